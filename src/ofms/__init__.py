@@ -1,0 +1,40 @@
+"""Online federated model selection and fine-tuning (OFMS-FT).
+
+Every device picks, round by round, the models that fit its memory, predicts with the best one, learns which models suit it,
+and fine-tunes the dictionary together with the others under a limited upload bandwidth.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ofms.core.errors import InvalidInput, NotFinite
+    from ofms.data.stream import Stream
+    from ofms.models.dictionary import Dictionary
+    from ofms.simulator.api import simulate
+    from ofms.simulator.result import Result
+
+__version__ = "0.1.0"
+__all__ = ["Dictionary", "InvalidInput", "NotFinite", "Result", "Stream", "__version__", "simulate"]
+
+# PyTorch takes a second to import: names are looked up when they are first used.
+_HOMES = {
+    "Dictionary": "ofms.models.dictionary",
+    "InvalidInput": "ofms.core.errors",
+    "NotFinite": "ofms.core.errors",
+    "Result": "ofms.simulator.result",
+    "Stream": "ofms.data.stream",
+    "simulate": "ofms.simulator.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Losses and updates on tensors. It knows models and samples, and nothing of policies' states."""

@@ -1,0 +1,283 @@
+"""The engine: every model of the dictionary on the samples of every client, workers over models.
+
+One gradient step from shared parameters is linear in the clients, so the updates that N clients would make of a model fuse
+into one weighted backward pass (1r2), (3r2):
+
+    θ_k ← θ_k - η_f/N · ∇ Σ_i w_ik L_i(θ_k),   w_ik = α/q_ik where client i uploads and holds k, else 0.
+
+Models are independent of each other: they are what runs in parallel, with one intra-op thread a worker. Work is cut in pieces
+that do not depend on the number of workers, so neither do the results.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from ofms.compute import personal
+from ofms.compute.stacked import Stack, is_stackable, stack_modules
+from ofms.compute.tasks import sample_losses
+from ofms.core.errors import InvalidInput, NotFinite
+from ofms.core.schedule import Window
+from ofms.core.typing import AnyArray, Flags, Floats
+from ofms.data.stream import Stream
+from ofms.models.dictionary import Dictionary
+from ofms.models.threads import one_thread_a_worker
+from ofms.policies.protocol import Adapted, Epochs, GradientStep, LocalUpdate
+
+Deltas = dict[int, dict[str, torch.Tensor]]
+Result = TypeVar("Result")
+
+# Samples a forward and backward pass takes at once: as many as stay in the cache.
+_IMAGES_AT_ONCE = 128
+_VECTORS_AT_ONCE = 1024
+# Clients whose own parameters are trained side by side.
+_CLIENTS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Losses [N, n, K] and outputs [N, n, K, C] of clients' samples; NaN where a model was not asked for."""
+
+    losses: Floats
+    outputs: AnyArray
+
+
+class Engine:
+    """The dictionary's parameters, and all that is computed with them.
+
+    Use it as a context: it owns a pool of threads.
+    """
+
+    def __init__(
+        self, dictionary: Dictionary, stream: Stream, *, dtype: torch.dtype = torch.float32, workers: int | None = None
+    ) -> None:
+        self.task = dictionary.task
+        self.names = [model.name for model in dictionary.models]
+        self.trainable = [model.trainable for model in dictionary.models]
+        self.modules = [_load(model.module, model.tensors, model.trainable, dtype) for model in dictionary.models]
+        self.parameters = [dict(module.named_parameters()) for module in self.modules]
+        self.x = torch.from_numpy(stream.x).to(dtype)
+        self.y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(torch.int64 if self.task == "classification" else dtype)
+        self.images = self.x.ndim == 5
+        self.stacks = _stacks(dictionary, self.modules)
+        self.single = sorted(set(range(len(self.modules))) - {model for stack in self.stacks for model in stack.models})
+        self.workers = workers if workers is not None else (os.cpu_count() or 1)
+        self._threads = one_thread_a_worker()
+        self._check_shapes(stream)
+
+    def __enter__(self) -> Self:
+        self._threads.__enter__()
+        self._pool = ThreadPoolExecutor(self.workers)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._threads.__exit__(kind, error, trace)
+
+    def evaluate(self, span: tuple[int, int], held: Flags, *, hindsight: bool) -> Evaluation:
+        """Evaluate the held [N, K] models of each client on its samples of some rounds; in hindsight, all models.
+
+        What is held is computed by itself, so that its numbers do not depend on `hindsight`.
+        """
+        result = self._empty_evaluation(span)
+
+        def evaluate_stack(stack: Stack) -> None:
+            with torch.inference_mode():
+                outputs = stack.outputs(self.x[:, span[0] : span[1]].flatten(0, 1))
+                for model, output in zip(stack.models, outputs, strict=True):
+                    rows = np.arange(len(held)) if hindsight else np.flatnonzero(held[:, model])
+                    self._fill(result, span, model, rows, output.unflatten(0, (len(held), -1))[rows])
+
+        def evaluate_single(model: int) -> None:
+            for wanted in (held[:, model], ~held[:, model] & hindsight):
+                rows = np.flatnonzero(wanted)
+                if rows.size:
+                    with torch.inference_mode():
+                        x = self.x[rows, span[0] : span[1]]
+                        output = torch.cat([self.modules[model](part) for part in self._pieces(x.flatten(0, 1))])
+                        self._fill(result, span, model, rows, output.unflatten(0, x.shape[:2]))
+
+        self._run(
+            [partial(evaluate_stack, stack) for stack in self.stacks]
+            + [partial(evaluate_single, model) for model in self.single]
+        )
+        self._require_finite(result.losses, held | hindsight, span[0])
+        return result
+
+    def evaluate_adapted(self, span: tuple[int, int], held: Flags, past: Window, rate: float) -> Evaluation:
+        """Evaluate copies of the held models that each client adapted to its own past samples."""
+        result = self._empty_evaluation(span)
+
+        def evaluate_some(model: int, rows: AnyArray) -> None:
+            module = self.modules[model]
+            start = personal.own_copies(module, self.trainable[model], rows.size)
+            adapted = personal.adapt(module, start, *self._samples(rows, past), rate, self.task)
+            with torch.no_grad():
+                output = personal.outputs(module, adapted, self.x[rows, span[0] : span[1]])
+            self._fill(result, span, model, rows, output)
+
+        self._run([partial(evaluate_some, model, rows) for model, rows in _by_model(held)])
+        self._require_finite(result.losses, held, span[0])
+        return result
+
+    def _empty_evaluation(self, span: tuple[int, int]) -> Evaluation:
+        shape = (self.x.shape[0], span[1] - span[0], len(self.modules))
+        return Evaluation(np.full(shape, np.nan), np.full((*shape, self.width), np.nan))
+
+    def _fill(
+        self, result: Evaluation, span: tuple[int, int], model: int, rows: AnyArray, output: torch.Tensor
+    ) -> None:
+        targets = self.y[rows, span[0] : span[1]]
+        losses = sample_losses(output.flatten(0, 1), targets.flatten(), self.task)
+        result.losses[rows, :, model] = losses.reshape(targets.shape).numpy()
+        result.outputs[rows, :, model] = output.numpy()
+
+    def update(self, window: Window, pull: Floats, local: LocalUpdate) -> Deltas:
+        """The updates of all clients, weighted by [N, K] `pull` and summed, for each model that has any."""
+        if isinstance(local, GradientStep):
+            # The longest first, so that no worker is left with it at the end.
+            counts = np.count_nonzero(pull, axis=0)
+            models = [int(model) for model in np.argsort(-counts, kind="stable") if counts[model]]
+            steps = self._run([partial(self._fused_step, model, window, pull[:, model], local.rate) for model in models])
+            deltas = dict(zip(models, steps, strict=True))
+        else:
+            pieces = list(_by_model(pull > 0))
+            parts = self._run(
+                [partial(self._own_steps, model, rows, window, pull[rows, model], local) for model, rows in pieces]
+            )
+            deltas = {}
+            for (model, _), part in zip(pieces, parts, strict=True):
+                whole = deltas.get(model)
+                deltas[model] = part if whole is None else {name: whole[name] + part[name] for name in whole}
+        for model, delta in deltas.items():
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in delta.values()):
+                culprit = int(np.argmax(pull[:, model]))
+                raise NotFinite(
+                    f"fine-tuning {self.names[model]} in round {window.stop - 1} is not finite "
+                    f"(client {culprit} weighs most, {pull[culprit, model]:.3g}): lower the rate, or cap the weights"
+                )
+        return deltas
+
+    def apply(self, deltas: Deltas, step: Floats) -> None:
+        """θ_k ← θ_k + step_k · Δ_k, eq. (3r2)."""
+        with torch.no_grad():
+            for model, delta in deltas.items():
+                for name, tensor in delta.items():
+                    self.parameters[model][name].add_(tensor, alpha=float(step[model]))
+
+    def state(self, model: int) -> dict[str, torch.Tensor]:
+        """A copy of a model's parameters and buffers as they are now."""
+        stored = self.modules[model].state_dict()
+        return {name: tensor.clone() for name, tensor in stored.items() if not name.endswith("num_batches_tracked")}
+
+    def _fused_step(self, model: int, window: Window, pull: Floats, rate: float) -> dict[str, torch.Tensor]:
+        rows = np.flatnonzero(pull)
+        x, y = self._samples(rows, window)
+        weights = torch.from_numpy(np.outer(pull[rows], window.weights).reshape(-1)).to(self.x.dtype)
+        module, names = self.modules[model], self.trainable[model]
+        leaves = [self.parameters[model][name] for name in names]
+        total: list[torch.Tensor] | None = None
+        flat_x, flat_y = x.flatten(0, 1), y.flatten()
+        at_once = _IMAGES_AT_ONCE if self.images else _VECTORS_AT_ONCE
+        for xs, ys, ws in zip(
+            self._pieces(flat_x), flat_y.split(at_once), weights.split(at_once), strict=True
+        ):
+            loss = (sample_losses(module(xs), ys, self.task) * ws).sum()
+            slopes = torch.autograd.grad(loss, leaves)
+            total = list(slopes) if total is None else [whole.add_(part) for whole, part in zip(total, slopes, strict=True)]
+        assert total is not None
+        return {name: slope.mul_(-rate) for name, slope in zip(names, total, strict=True)}
+
+    def _own_steps(
+        self, model: int, rows: AnyArray, window: Window, pull: Floats, local: Epochs | Adapted
+    ) -> dict[str, torch.Tensor]:
+        module = self.modules[model]
+        start = personal.own_copies(module, self.trainable[model], rows.size)
+        x, y = self._samples(rows, window)
+        after = personal.train(module, start, x, y, local, self.task)
+        weights = torch.from_numpy(pull).to(self.x.dtype)
+        return {name: torch.tensordot(weights, after[name] - start[name], dims=1) for name in after}
+
+    def _samples(self, rows: AnyArray, window: Window) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.x[rows, window.first : window.stop], self.y[rows, window.first : window.stop]
+
+    def _pieces(self, x: torch.Tensor) -> Iterable[torch.Tensor]:
+        if self.images:
+            return (part.contiguous(memory_format=torch.channels_last) for part in x.split(_IMAGES_AT_ONCE))
+        return x.split(_VECTORS_AT_ONCE)
+
+    def _run(self, tasks: list[Callable[[], Result]]) -> list[Result]:
+        return [job.result() for job in [self._pool.submit(task) for task in tasks]]
+
+    def _require_finite(self, losses: Floats, wanted: Flags, first: int) -> None:
+        broken = ~np.isfinite(losses) & wanted[:, None]
+        if broken.any():
+            client, step, model = (int(index) for index in np.argwhere(broken)[0])
+            raise NotFinite(
+                f"the loss of client {client} with {self.names[model]} in round {first + step} is "
+                f"{losses[client, step, model]}; nothing was learnt from it"
+            )
+
+    def _check_shapes(self, stream: Stream) -> None:
+        """Every model must take the stream's samples and give outputs of one width."""
+        if self.task != stream.task:
+            raise InvalidInput("task", self.task, f"the dictionary's; the stream is for {stream.task}")
+        widths = {}
+        for name, module in zip(self.names, self.modules, strict=True):
+            try:
+                with torch.no_grad():
+                    widths[name] = int(module(self.x[:1, 0]).shape[-1])
+            except (RuntimeError, ValueError) as error:
+                reason = str(error).splitlines()[0]
+                raise InvalidInput("models", name, f"it does not take samples of shape {list(stream.x.shape[2:])} ({reason})") from None
+        if len(set(widths.values())) > 1:
+            raise InvalidInput("models", widths, "their outputs differ in width; a dictionary is for one task")
+        self.width = next(iter(widths.values()))
+        if self.task == "regression" and self.width != 1:
+            raise InvalidInput("models", self.names[0], f"a regression model has one output, not {self.width}")
+        if self.task == "classification" and int(self.y.max()) >= self.width:
+            raise InvalidInput("stream targets", int(self.y.max()), f"the models know classes 0 to {self.width - 1}")
+
+
+def _load(
+    module: nn.Module, tensors: dict[str, torch.Tensor], trainable: tuple[str, ...], dtype: torch.dtype
+) -> nn.Module:
+    module = copy.deepcopy(module)
+    module.load_state_dict(tensors, strict=False)
+    module = module.to(dtype=dtype, memory_format=torch.channels_last).eval()
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name in trainable)
+    return module
+
+
+def _stacks(dictionary: Dictionary, modules: list[nn.Module]) -> list[Stack]:
+    alike: dict[str, list[int]] = {}
+    for index, module in enumerate(modules):
+        if is_stackable(module):
+            alike.setdefault(str(module), []).append(index)
+    return [
+        stack_modules(models, [module for module in (modules[index] for index in models) if isinstance(module, nn.Sequential)])
+        for models in alike.values()
+        if len(models) > 1
+    ]
+
+
+def _by_model(wanted: Flags) -> Iterable[tuple[int, AnyArray]]:
+    """(model, clients) in pieces of a fixed size."""
+    for model in range(wanted.shape[1]):
+        rows = np.flatnonzero(wanted[:, model])
+        for first in range(0, rows.size, _CLIENTS_AT_ONCE):
+            yield model, rows[first : first + _CLIENTS_AT_ONCE]

@@ -1,0 +1,1 @@
+"""The mathematics of online federated model selection, in NumPy alone and vectorised over clients."""

@@ -1,0 +1,31 @@
+"""From the task's loss to the loss that selection uses, which (a1) wants in [0, 1]."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ofms.core.errors import InvalidInput
+from ofms.core.typing import Floats
+
+BOUNDS = ("clip", "saturate", "raw")
+
+
+def selection_loss(losses: Floats, bound: str) -> Floats:
+    """Bound the losses as `bound` says.
+
+    - `clip`: min(L, 1), for a squared error of targets scaled to [0, 1];
+    - `saturate`: 1 - exp(-L), which for the cross-entropy is one minus the probability of the right class;
+    - `raw`: the loss as it is, as in the paper's experiments; the theorems do not cover it.
+
+    >>> selection_loss(np.array([0.0, 0.5, 3.0]), "clip").tolist()
+    [0.0, 0.5, 1.0]
+    >>> selection_loss(np.array([0.0, np.log(4.0)]), "saturate").tolist()
+    [0.0, 0.75]
+    """
+    if bound == "clip":
+        return np.clip(losses, 0.0, 1.0)
+    if bound == "saturate":
+        return -np.expm1(-losses)
+    if bound == "raw":
+        return losses
+    raise InvalidInput("loss_bound", bound, f"use one of {', '.join(BOUNDS)}")

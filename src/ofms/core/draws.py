@@ -1,0 +1,67 @@
+"""Randomness that belongs to nobody: every draw is a function of (seed, purpose, exchange, client).
+
+A device that knows its own index and a simulation of a million clients get the same number for the same
+client; adding a client changes nobody else's draws; a resumed run goes on with the draws it would have had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from ofms.core.typing import Floats, Integers
+
+
+class Purpose(IntEnum):
+    """What a draw is for: each purpose has a stream of its own."""
+
+    MODEL = 1
+    CLUSTER = 2
+    GROUP = 3
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The uniform numbers of one exchange.
+
+    A Philox step yields four 64-bit words and `random` takes one, so client i's number is the (i mod 4)-th
+    of the generator that starts at block i // 4.
+
+    Examples
+    --------
+    >>> draws = Draws(seed=7, exchange=3)
+    >>> row = draws.uniform(Purpose.MODEL, np.arange(1000))
+    >>> alone = draws.uniform(Purpose.MODEL, np.array([998]))
+    >>> bool(alone[0] == row[998])
+    True
+    """
+
+    seed: int
+    exchange: int
+
+    def uniform(self, purpose: Purpose, clients: Integers) -> Floats:
+        """One number in [0, 1) for each of `clients`."""
+        clients = np.asarray(clients, dtype=np.int64)
+        if clients.size == 0:
+            return np.zeros(0)
+        largest = int(clients.max())
+        if largest < 4 * clients.size:
+            row: Floats = self._generator(purpose, 0).random(largest + 1)
+            return row if clients.size == largest + 1 and _is_range(clients) else row[clients]
+        numbers = [self._generator(purpose, client // 4).random(client % 4 + 1)[-1] for client in clients.tolist()]
+        return np.array(numbers)
+
+    def single(self, purpose: Purpose) -> float:
+        """The server's own number, of which there is one an exchange."""
+        return float(self._generator(purpose, 0).random())
+
+    def _generator(self, purpose: Purpose, block: int) -> np.random.Generator:
+        key = np.array([self.seed, purpose], dtype=np.uint64)
+        counter = np.array([block, 0, self.exchange, 0], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+def _is_range(clients: Integers) -> bool:
+    return bool((clients == np.arange(clients.size)).all())

@@ -1,0 +1,21 @@
+"""What can go wrong, in words for the person who has to mend it."""
+
+from __future__ import annotations
+
+
+class InvalidInput(ValueError):
+    """Something that was asked for makes no sense; the message names the field, the value and the remedy.
+
+    >>> raise InvalidInput("rounds", 0, "give at least 1")
+    Traceback (most recent call last):
+    ...
+    ofms.core.errors.InvalidInput: rounds = 0: give at least 1
+    """
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        self.field, self.value, self.remedy = field, value, remedy
+        super().__init__(f"{field} = {value}: {remedy}")
+
+
+class NotFinite(ArithmeticError):
+    """A loss or an update stopped being a finite number; nothing was learnt from it."""

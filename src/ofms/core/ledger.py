@@ -1,0 +1,43 @@
+"""Bytes that models take on the wire and in the clients' memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ofms.core.messages import Catalogue, Grants, Reports
+from ofms.core.typing import Integers
+
+_BYTES_OF_A_LOSS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """[N] bytes of one exchange: parameters down, updates and losses up, and what is held meanwhile."""
+
+    down: Integers
+    up: Integers
+    held: Integers
+
+
+def count_bytes(catalogue: Catalogue, grants: Grants, reports: Reports, copies: int = 1) -> Traffic:
+    """Count an exchange from its messages.
+
+    Parameters
+    ----------
+    copies
+        How many copies of a held model the policy keeps: two where it predicts with an adapted one.
+
+    Examples
+    --------
+    >>> one = np.array([[True, False]])
+    >>> catalogue = Catalogue(("a", "b"), np.array([40, 60]), np.array([10, 60]), np.array([0, 0]))
+    >>> grants = Grants(0, np.array([0]), np.array([[True, True]]), one, None, np.array([True]), 1, np.array([0, 0]))
+    >>> count_bytes(catalogue, grants, Reports(0, np.array([0]), None, one))
+    Traffic(down=array([40]), up=array([10]), held=array([100]))
+    """
+    up = reports.updated @ catalogue.upload
+    if reports.losses is not None:
+        up = up + _BYTES_OF_A_LOSS * np.isfinite(reports.losses).sum(axis=1)
+    return Traffic(grants.sent @ catalogue.storage, up, copies * (grants.held @ catalogue.storage))

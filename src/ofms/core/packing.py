@@ -1,0 +1,261 @@
+"""Packing into as few bins as possible: models into clusters, clients into upload groups.
+
+Sizes and capacities are whole bytes, so every machine packs alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ofms.core.typing import Integers
+
+
+# The search recurses once an item; beyond this, the bounds stand as they are.
+_MOST_ITEMS_SEARCHED = 500
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Which bin every item went into, and how many bins there are."""
+
+    bin: Integers
+    count: int
+
+
+def first_fit_decreasing(sizes: Integers, capacity: int) -> Packing:
+    """Pack items into bins by first-fit decreasing (alg:1, corrected).
+
+    Items are taken by decreasing size, ties by index, and each goes into the first bin that has room,
+    else into a new one. Items of one size come one after the other, and the first bin with room takes as
+    many of them as it can before the next one gets any; so one pass over the open bins places all items of
+    a size, and a million items of few sizes cost little more than their sort.
+
+    Parameters
+    ----------
+    sizes
+        Sizes of the items, each between 0 and `capacity`.
+    capacity
+        Capacity of a bin.
+
+    Examples
+    --------
+    >>> first_fit_decreasing(np.array([3, 5, 2, 4, 1]), 6).bin.tolist()
+    [2, 0, 1, 1, 0]
+
+    References
+    ----------
+    G. Dósa, "The tight bound of first fit decreasing bin-packing algorithm is FFD(I) ≤ 11/9 OPT(I) + 6/9",
+    ESCAPE 2007.
+    """
+    sizes = np.asarray(sizes, dtype=np.int64)
+    if sizes.size and (sizes.min() < 0 or sizes.max() > capacity):
+        raise ValueError(f"sizes must lie in [0, {capacity}], got [{sizes.min()}, {sizes.max()}]")
+    bin_of = np.zeros(sizes.size, dtype=np.int64)
+    order = np.argsort(-sizes, kind="stable")
+    distinct, counts = np.unique(-sizes, return_counts=True)
+    open_bins = np.zeros(0, dtype=np.int64)
+    room = np.zeros(0, dtype=np.int64)
+    used, placed = 0, 0
+    for size, count in zip((-distinct).tolist(), counts.tolist(), strict=True):
+        items = order[placed : placed + count]
+        placed += count
+        fitting = room // size if size else np.full(room.size, count)
+        before = np.minimum(np.cumsum(fitting), count)
+        taken = np.diff(before, prepend=0)
+        into_open = int(before[-1]) if before.size else 0
+        bin_of[items[:into_open]] = np.repeat(open_bins, taken)
+        room = room - taken * size
+        left = count - into_open
+        if left:
+            per_bin = capacity // size if size else left
+            new = -(-left // per_bin)
+            bin_of[items[into_open:]] = used + np.arange(left) // per_bin
+            fill = np.full(new, per_bin, dtype=np.int64)
+            fill[-1] = left - (new - 1) * per_bin
+            open_bins = np.concatenate([open_bins, used + np.arange(new)])
+            room = np.concatenate([room, capacity - fill * size])
+            used += new
+        if placed < sizes.size:
+            smallest = int(sizes[order[-1]])
+            usable = room >= smallest
+            open_bins, room = open_bins[usable], room[usable]
+    return Packing(bin_of, used)
+
+
+@dataclass(frozen=True)
+class BinCount:
+    """The least number of bins, or honest bounds on it where the search was cut short."""
+
+    lower: int
+    upper: int
+
+    @property
+    def exact(self) -> bool:
+        return self.lower == self.upper
+
+
+def fewest_bins(sizes: Integers, capacity: int, *, effort: int = 200_000) -> BinCount:
+    """The least number of bins that hold all items: exact, or bounds after `effort` search steps.
+
+    Branch and bound over items by decreasing size: an item goes into each open bin of a different residual
+    capacity, or into a new one; a branch ends when even filling all residual room perfectly cannot beat the
+    best packing found. The bounds it starts from are Martello and Toth's L2 and first-fit decreasing.
+
+    Examples
+    --------
+    >>> fewest_bins(np.array([44, 24, 24, 22, 21, 17, 8, 8, 6, 6]), 61)
+    BinCount(lower=3, upper=3)
+    >>> first_fit_decreasing(np.array([44, 24, 24, 22, 21, 17, 8, 8, 6, 6]), 61).count
+    4
+
+    References
+    ----------
+    S. Martello and P. Toth, "Lower bounds and reduction procedures for the bin packing problem", 1990.
+    """
+    items = sorted((int(size) for size in sizes if size), reverse=True)
+    lower = _bin_lower_bound(items, capacity)
+    best = first_fit_decreasing(np.array(items, dtype=np.int64), capacity).count
+    if lower >= best or len(items) > _MOST_ITEMS_SEARCHED:
+        return BinCount(min(lower, best), best)
+    remaining = [0] * (len(items) + 1)
+    for index in reversed(range(len(items))):
+        remaining[index] = remaining[index + 1] + items[index]
+    steps = 0
+
+    def search(index: int, rooms: list[int]) -> bool:
+        """Whether the search below this node was complete; improves `best` on the way."""
+        nonlocal best, steps
+        if index == len(items):
+            best = min(best, len(rooms))
+            return True
+        usable = sum(room for room in rooms if room >= items[-1])
+        missing = remaining[index] - usable
+        if len(rooms) + max(0, -(-missing // capacity)) >= best:
+            return True
+        steps += 1
+        if steps > effort:
+            return False
+        size = items[index]
+        tried = set()
+        whole = True
+        for position, room in sorted(enumerate(rooms), key=lambda entry: entry[1]):
+            if room < size or room in tried:
+                continue
+            tried.add(room)
+            rooms[position] -= size
+            whole &= search(index + 1, rooms)
+            rooms[position] += size
+            if room == size or best == lower:
+                return whole
+        if len(rooms) + 1 < best:
+            rooms.append(capacity - size)
+            whole &= search(index + 1, rooms)
+            rooms.pop()
+        return whole
+
+    complete = search(0, [])
+    return BinCount(best if complete else lower, best)
+
+
+def _bin_lower_bound(items: list[int], capacity: int) -> int:
+    """Martello and Toth's L2: for every threshold, items too large to share a bin, and the room they leave."""
+    bound = 0
+    for threshold in {0} | {size for size in items if 2 * size <= capacity}:
+        alone = sum(1 for size in items if size > capacity - threshold)
+        halves = [size for size in items if capacity < 2 * size <= 2 * (capacity - threshold)]
+        small = sum(size for size in items if threshold <= size and 2 * size <= capacity)
+        overflow = small - (len(halves) * capacity - sum(halves))
+        bound = max(bound, alone + len(halves) + max(0, -(-overflow // capacity)))
+    return bound
+
+
+@dataclass(frozen=True)
+class PartitionTable:
+    """The clusters of every (budget, chosen model).
+
+    Costs and budgets are fixed and first-fit decreasing is deterministic, so the clusters that a client would
+    draw from are known before the first round.
+
+    Attributes
+    ----------
+    kind
+        [N] which of the distinct budgets a client has.
+    budgets
+        [G] the distinct budgets, ascending.
+    cluster
+        [G, K, K] `cluster[g, j, k]`: the cluster of model k when model j is chosen; -1 for k = j.
+    clusters
+        [G, K] the number of clusters m_j when model j is chosen.
+    """
+
+    kind: Integers
+    budgets: Integers
+    cluster: Integers
+    clusters: Integers
+
+
+def partition_models(costs: Integers, budgets: Integers) -> PartitionTable:
+    """Partition the models for every distinct budget and every chosen model (alg:6, step 6).
+
+    Examples
+    --------
+    >>> table = partition_models(np.array([2, 1, 1]), np.array([3, 4, 3]))
+    >>> table.cluster[table.kind[1], 0].tolist(), table.clusters[table.kind[1]].tolist()
+    ([-1, 0, 0], [1, 1, 1])
+    >>> table.clusters[table.kind[0]].tolist()
+    [2, 2, 2]
+    """
+    costs = np.asarray(costs, dtype=np.int64)
+    distinct, kind = np.unique(np.asarray(budgets, dtype=np.int64), return_inverse=True)
+    models = costs.size
+    cluster = np.full((distinct.size, models, models), -1, dtype=np.int64)
+    clusters = np.zeros((distinct.size, models), dtype=np.int64)
+    for row, budget in enumerate(distinct.tolist()):
+        for chosen in range(models):
+            others = np.delete(np.arange(models), chosen)
+            packing = first_fit_decreasing(costs[others], budget - int(costs[chosen]))
+            cluster[row, chosen, others] = packing.bin
+            clusters[row, chosen] = packing.count
+    return PartitionTable(kind.astype(np.int64), distinct, cluster, clusters)
+
+
+def fewest_clusters(costs: Integers, budget: int, *, effort: int = 200_000) -> BinCount:
+    """μ = max_j m*_j: the largest, over the chosen model, of the least numbers of clusters (before th:4).
+
+    >>> fewest_clusters(np.ones(20, dtype=np.int64), 5)
+    BinCount(lower=5, upper=5)
+    """
+    costs = np.asarray(costs, dtype=np.int64)
+    counts = [
+        fewest_bins(np.delete(costs, int(np.flatnonzero(costs == cost)[0])), budget - cost, effort=effort)
+        for cost in np.unique(costs).tolist()
+    ]
+    return BinCount(max(count.lower for count in counts), max(count.upper for count in counts))
+
+
+def smallest_budget(costs: Integers) -> int:
+    """The least budget under (a2): the two largest models together.
+
+    >>> smallest_budget(np.array([3, 9, 5]))
+    14
+    """
+    return int(np.sort(costs)[-2:].sum())
+
+
+def largest_cluster_upload(uploads: Integers, table: PartitionTable) -> int:
+    """The largest upload over every set of models that a client could ever draw.
+
+    >>> table = partition_models(np.array([2, 1, 1]), np.array([3]))
+    >>> largest_cluster_upload(np.array([2, 1, 1]), table)
+    3
+    """
+    largest = 0
+    models = uploads.size
+    for row in range(table.budgets.size):
+        for chosen in range(models):
+            others = np.delete(np.arange(models), chosen)
+            sums = np.bincount(table.cluster[row, chosen, others], weights=uploads[others])
+            largest = max(largest, int(uploads[chosen] + sums.max(initial=0)))
+    return largest

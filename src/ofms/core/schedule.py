@@ -1,0 +1,83 @@
+"""When clients exchange with the server, and which samples a client fine-tunes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ofms.core.typing import Floats
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """T rounds of one sample each, an exchange with the server every n of them (before th:5).
+
+    Examples
+    --------
+    >>> schedule = Schedule(rounds=7, interval=3)
+    >>> [schedule.span(exchange) for exchange in range(schedule.exchanges)]
+    [(0, 3), (3, 6), (6, 7)]
+    """
+
+    rounds: int
+    interval: int = 1
+
+    @property
+    def exchanges(self) -> int:
+        """How many exchanges there are; the last one may span fewer rounds."""
+        return -(-self.rounds // self.interval)
+
+    def span(self, exchange: int) -> tuple[int, int]:
+        """The first round of an exchange and the first one after it."""
+        first = exchange * self.interval
+        return first, min(first + self.interval, self.rounds)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive samples, from round `first` on, and the weight of each in the fine-tuning loss."""
+
+    first: int
+    weights: Floats
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.weights.size
+
+
+def tuning_window(span: tuple[int, int], length: int, warm_up: int) -> Window | None:
+    """The samples that fine-tuning uses in an exchange, or None while there are none.
+
+    The fine-tuning loss of a round is the mean loss over its last `length` samples, its own included; an
+    exchange of several rounds sums it over its rounds. So `length` 1 is (2r2), and (52ap) with an interval;
+    rounds before `warm_up` do not count.
+
+    Examples
+    --------
+    >>> tuning_window((4, 5), length=1, warm_up=0)
+    Window(first=4, weights=array([1.]))
+    >>> tuning_window((4, 6), length=2, warm_up=0)
+    Window(first=3, weights=array([0.5, 1. , 0.5]))
+    >>> tuning_window((4, 6), length=2, warm_up=6) is None
+    True
+    """
+    begin, stop = max(span[0], warm_up), span[1]
+    if begin >= stop:
+        return None
+    first = max(0, begin - length + 1)
+    weights = np.zeros(stop - first)
+    for current in range(begin, stop):
+        start = max(0, current - length + 1)
+        weights[start - first : current - first + 1] += 1.0 / (current - start + 1)
+    return Window(first, weights)
+
+
+def past_window(before: int, length: int) -> Window | None:
+    """The last `length` samples before round `before`, equally weighted, or None where there are none.
+
+    >>> past_window(5, 2)
+    Window(first=3, weights=array([0.5, 0.5]))
+    """
+    first = max(0, before - length)
+    return Window(first, np.full(before - first, 1.0 / (before - first))) if before > first else None

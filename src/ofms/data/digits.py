@@ -1,0 +1,62 @@
+"""Handwritten digits of 8×8 pixels, embedded in scikit-learn: no download.
+
+The samples are split in two: models are pre-trained on one half, clients see the other one, drawn with replacement.
+Client i sees mostly the digit i mod 10.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ofms.core.errors import InvalidInput
+from ofms.data.partition import biased_sample, majority_streams, random_generator
+from ofms.data.stream import Stream, Task, TrainingSet
+
+_MAJORITY = 0.775
+_OTHERS_IN_TRAINING = 4
+_STREAM, _TRAINING = 1, 2
+
+
+class Digits:
+    """The dataset."""
+
+    name = "digits"
+    task: Task = "classification"
+    summary = "1,797 handwritten digits of 8×8 pixels, embedded in scikit-learn"
+
+    def check(self) -> str:
+        images, _ = _load()
+        return f"digits: {len(images):,} images, embedded in scikit-learn"
+
+    def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
+        images, labels = _load()
+        images, labels = images[1::2], labels[1::2]
+        drawn = majority_streams(
+            labels, clients=clients, rounds=rounds, share=_MAJORITY, generator=random_generator(seed, _STREAM)
+        )
+        return Stream(images[drawn], labels[drawn], self.task)
+
+    def training_sets(self, *, seed: int) -> list[TrainingSet]:
+        images, labels = _load()
+        images, labels = images[0::2], labels[0::2]
+        generator = random_generator(seed, _TRAINING)
+        sets = []
+        for digit in range(10):
+            chosen = biased_sample(
+                labels, own=digit, own_count=len(labels), other_count=_OTHERS_IN_TRAINING, generator=generator
+            )
+            sets.append(TrainingSet(f"class{digit}", images[chosen], labels[chosen]))
+        return sets
+
+
+def _load() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise InvalidInput("dataset", "digits", "it comes with scikit-learn: pip install 'ofms[experiments]'") from None
+    raw = load_digits()
+    return (raw.images[:, None] / 16).astype(np.float32), raw.target.astype(np.int64)
+
+
+dataset = Digits()

@@ -1,0 +1,90 @@
+"""The stream: N clients × T samples, in the order in which each client meets them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ofms.core.errors import InvalidInput
+from ofms.core.typing import AnyArray
+
+Task = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """What clients see.
+
+    Attributes
+    ----------
+    x
+        [N, T, ...] inputs.
+    y
+        [N, T] class numbers, or values.
+
+    Examples
+    --------
+    >>> stream = Stream(np.zeros((2, 3, 5), dtype=np.float32), np.zeros((2, 3)), "regression")
+    >>> stream.clients, stream.rounds
+    (2, 3)
+    """
+
+    x: npt.NDArray[np.float32]
+    y: AnyArray
+    task: Task
+
+    @property
+    def clients(self) -> int:
+        return int(self.x.shape[0])
+
+    @property
+    def rounds(self) -> int:
+        return int(self.x.shape[1])
+
+    def require_sound(self) -> None:
+        """Refuse a stream without samples, of unequal parts, or with a number that is not finite."""
+        if self.x.ndim < 2 or self.y.shape != self.x.shape[:2]:
+            raise InvalidInput("stream", self.x.shape, f"inputs are [N, T, ...] and targets [N, T]; got {self.y.shape}")
+        if 0 in self.x.shape:
+            raise InvalidInput("stream", self.x.shape, "give at least one client and one sample")
+        for name, values in (("inputs", self.x), ("targets", self.y)):
+            broken = ~np.isfinite(values)
+            if broken.any():
+                client, step = (int(index) for index in np.argwhere(broken)[0][:2])
+                raise InvalidInput(
+                    f"stream {name}", "not finite", f"client {client} has it in round {step}; drop or fill the sample"
+                )
+        if self.task == "classification" and (self.y.dtype.kind not in "iu" or self.y.min() < 0):
+            raise InvalidInput("stream targets", self.y.dtype, "classes are whole numbers from 0 on")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """Labelled samples on which one or several models of a dictionary are pre-trained."""
+
+    label: str
+    x: npt.NDArray[np.float32]
+    y: AnyArray
+
+
+class Dataset(Protocol):
+    """What a dataset's module offers as `dataset`."""
+
+    name: str
+    task: Task
+    summary: str
+
+    def check(self) -> str:
+        """Where the data is and that it is whole, in one line; raises `InvalidInput` where it is not."""
+        ...
+
+    def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
+        """What the clients see."""
+        ...
+
+    def training_sets(self, *, seed: int) -> list[TrainingSet]:
+        """What the dictionary's models are trained on."""
+        ...

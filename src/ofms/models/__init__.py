@@ -1,0 +1,1 @@
+"""The dictionary of models: architectures, files, costs, pre-training."""

@@ -1,0 +1,125 @@
+"""Pre-training: from labelled samples to the models of a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from ofms.core.errors import InvalidInput, NotFinite
+from ofms.core.typing import AnyArray
+from ofms.models.dictionary import Dictionary, Task
+from ofms.models.threads import one_thread_a_worker
+from ofms.models.zoo import build_module
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How one model is trained, and on what.
+
+    Attributes
+    ----------
+    samples, targets
+        Inputs and targets (class numbers, or values).
+    optimizer, rate, momentum
+        Plain SGD with momentum, or Adam.
+    initialisation
+        How weights start; `default` leaves them as the architecture makes them.
+    """
+
+    name: str
+    architecture: str
+    options: Mapping[str, Any]
+    samples: AnyArray
+    targets: AnyArray
+    epochs: int
+    batch_size: int
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    rate: float = 0.01
+    momentum: float = 0.9
+    initialisation: Literal["default", "glorot-uniform", "glorot-normal", "uniform", "normal"] = "default"
+
+
+def pretrain(
+    recipes: list[Recipe], *, task: Task, seed: int = 0, workers: int = 2, progress: bool = True
+) -> Dictionary:
+    """Train every recipe's model; the result does not depend on the number of workers."""
+    if not recipes:
+        raise InvalidInput("recipes", 0, "there is nothing to train")
+    steps = sum(recipe.epochs * -(-len(recipe.samples) // recipe.batch_size) for recipe in recipes)
+    modules = []
+    with torch.random.fork_rng(devices=[]):
+        for index, recipe in enumerate(recipes):
+            torch.manual_seed(seed * 1_000_003 + index)
+            module = build_module(recipe.architecture, recipe.options)
+            _initialise(module, recipe.initialisation)
+            modules.append(module)
+    with (
+        tqdm(total=steps, desc="pre-training", unit="step", disable=None if progress else True) as bar,
+        one_thread_a_worker(),
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        jobs = [
+            pool.submit(_train, module, recipe, task, seed * 1_000_003 + index, bar)
+            for index, (module, recipe) in enumerate(zip(modules, recipes, strict=True))
+        ]
+        for job in jobs:
+            job.result()
+    return Dictionary.from_modules(
+        {recipe.name: module for recipe, module in zip(recipes, modules, strict=True)},
+        task=task,
+        architectures={recipe.name: (recipe.architecture, recipe.options) for recipe in recipes},
+    )
+
+
+def _train(module: nn.Module, recipe: Recipe, task: Task, seed: int, bar: tqdm[Any]) -> None:
+    samples = torch.from_numpy(np.ascontiguousarray(recipe.samples, dtype=np.float32))
+    targets = torch.from_numpy(np.ascontiguousarray(recipe.targets))
+    if task == "regression":
+        targets = targets.to(torch.float32)
+    order = np.random.Generator(np.random.Philox(key=seed))
+    optimizer: torch.optim.Optimizer
+    if recipe.optimizer == "adam":
+        optimizer = torch.optim.Adam(module.parameters(), lr=recipe.rate)
+    else:
+        optimizer = torch.optim.SGD(module.parameters(), lr=recipe.rate, momentum=recipe.momentum)
+    module.train()
+    for _ in range(recipe.epochs):
+        shuffled = torch.from_numpy(order.permutation(len(samples)))
+        for batch in shuffled.split(recipe.batch_size):
+            optimizer.zero_grad(set_to_none=True)
+            loss = _batch_loss(module(samples[batch]), targets[batch], task)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            bar.update()
+        if not torch.isfinite(loss):
+            raise NotFinite(f"pre-training {recipe.name}: the loss is {loss.item()}; lower the rate {recipe.rate}")
+    module.eval()
+
+
+def _batch_loss(outputs: torch.Tensor, targets: torch.Tensor, task: Task) -> torch.Tensor:
+    if task == "classification":
+        return nn.functional.cross_entropy(outputs, targets)
+    return nn.functional.mse_loss(outputs.squeeze(-1), targets)
+
+
+def _initialise(module: nn.Module, kind: str) -> None:
+    start = {
+        "glorot-uniform": nn.init.xavier_uniform_,
+        "glorot-normal": nn.init.xavier_normal_,
+        "uniform": lambda weight: nn.init.uniform_(weight, -0.05, 0.05),
+        "normal": lambda weight: nn.init.normal_(weight, std=0.05),
+    }.get(kind)
+    if start is None:
+        return
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            start(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -1,0 +1,116 @@
+"""Architectures by name: plain `nn.Sequential`s, so that parameters are named by position."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, cast
+
+from torch import nn
+
+from ofms.core.errors import InvalidInput
+
+Factory = Callable[..., nn.Module]
+
+
+def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
+    """Fully connected layers with ReLU between them.
+
+    >>> sum(parameter.numel() for parameter in mlp(14, [100] * 5, 1).parameters())
+    42001
+    """
+    layers: list[nn.Module] = []
+    width = inputs
+    for units in hidden:
+        layers += [nn.Linear(width, units), nn.ReLU()]
+        width = units
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def vgg(
+    image: Sequence[int],
+    blocks: Sequence[Sequence[int]],
+    dense: int,
+    classes: int,
+    pool: Sequence[bool] | None = None,
+    batch_norm: bool = False,
+    dropout: Sequence[float] | None = None,
+) -> nn.Sequential:
+    """Blocks of unpadded 3×3 convolutions, then one dense layer.
+
+    Parameters
+    ----------
+    image
+        Channels, height, width.
+    blocks
+        The widths of the convolutions of each block.
+    dense
+        Units of the dense layer.
+    pool
+        Whether a block ends with a 2×2 max-pool; all do by default.
+    batch_norm
+        Whether a normalisation follows each ReLU.
+    dropout
+        A rate for each block and one for the dense layer; none by default.
+
+    Examples
+    --------
+    >>> network = vgg([1, 28, 28], [[32, 32]], dense=50, classes=10)
+    >>> sum(parameter.numel() for parameter in network.parameters())
+    240528
+    """
+    channels, height, width = image
+    pools = [True] * len(blocks) if pool is None else list(pool)
+    rates = [0.0] * (len(blocks) + 1) if dropout is None else list(dropout)
+    if len(pools) != len(blocks):
+        raise InvalidInput("pool", pools, f"give one flag a block: {len(blocks)}")
+    if len(rates) != len(blocks) + 1:
+        raise InvalidInput("dropout", rates, f"give {len(blocks) + 1} rates: one a block and one for the dense layer")
+    layers: list[nn.Module] = []
+    for widths, pooled, rate in zip(blocks, pools, rates[:-1], strict=True):
+        for units in widths:
+            layers += [nn.Conv2d(channels, units, 3), nn.ReLU()]
+            if batch_norm:
+                layers.append(nn.BatchNorm2d(units))
+            channels, height, width = units, height - 2, width - 2
+        if pooled:
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+        if rate:
+            layers.append(nn.Dropout(rate))
+        if height < 1 or width < 1:
+            raise InvalidInput("blocks", list(blocks), f"an image of {image[1]}×{image[2]} is too small for them")
+    layers += [nn.Flatten(), nn.Linear(channels * height * width, dense), nn.ReLU()]
+    if batch_norm:
+        layers.append(nn.BatchNorm1d(dense))
+    if rates[-1]:
+        layers.append(nn.Dropout(rates[-1]))
+    return nn.Sequential(*layers, nn.Linear(dense, classes))
+
+
+ZOO: dict[str, Factory] = {"mlp": mlp, "vgg": vgg}
+
+
+def build_module(architecture: str, options: Mapping[str, Any]) -> nn.Module:
+    """A network from the zoo, or from a user's `package.module:factory`."""
+    factory = ZOO.get(architecture) or _own_factory(architecture)
+    try:
+        inspect.signature(factory).bind(**options)
+    except TypeError as error:
+        raise InvalidInput("options", dict(options), f"architecture {architecture!r} does not take them: {error}") from None
+    module = factory(**options)
+    if not isinstance(module, nn.Module):
+        raise InvalidInput("architecture", architecture, "the factory must return a torch.nn.Module")
+    return module
+
+
+def _own_factory(architecture: str) -> Factory:
+    package, colon, name = architecture.partition(":")
+    known = f"use one of {', '.join(ZOO)}, or 'package.module:factory' for your own"
+    if not colon:
+        raise InvalidInput("architecture", architecture, known)
+    try:
+        return cast("Factory", getattr(import_module(package), name))
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput("architecture", architecture, f"{error}; {known}") from None

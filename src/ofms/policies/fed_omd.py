@@ -1,0 +1,57 @@
+"""Fed-OMD: one pre-trained model, fine-tuned by all clients with local epochs of SGD.
+
+References
+----------
+A. Mitra, H. Hassani, G. Pappas, "Online Federated Learning", CDC 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ofms.core.rates import resolve_rate
+from ofms.policies.following import Follower
+from ofms.policies.one_model import one_model_server
+from ofms.policies.protocol import Epochs, Fleet, Policy
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Fed-OMD's open settings.
+
+    Attributes
+    ----------
+    model
+        Which model of the dictionary, by name or index.
+    local_rate
+        The rate of local SGD.
+    epochs, batch_size
+        How often it passes over the window, and in batches of how many samples.
+    window, warm_up
+        How many samples a client keeps, and the first round that fine-tunes.
+    loss_bound
+        As in OFMS-FT; it matters for regret alone.
+    """
+
+    model: int | str = 0
+    local_rate: float | str = 0.001
+    epochs: int = 1
+    batch_size: int = 10
+    window: int = 50
+    warm_up: int = 0
+    loss_bound: str = "clip"
+
+
+def build(settings: Settings, fleet: Fleet) -> Policy:
+    """Fed-OMD for a fleet."""
+    server = one_model_server(fleet, settings.model, settings.batch_size, settings.epochs)
+    rate = resolve_rate("local_rate", settings.local_rate, rounds=fleet.schedule.rounds)
+    local = Epochs(rate, settings.epochs, settings.batch_size, settings.window, settings.warm_up)
+    return Policy(
+        name="fed-omd",
+        client=Follower(fleet.schedule, local),
+        server=server,
+        local=local,
+        loss_bound=settings.loss_bound,
+        expected_vote=server.expected_vote,
+    )

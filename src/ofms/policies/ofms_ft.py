@@ -1,0 +1,265 @@
+"""OFMS-FT: online federated model selection and fine-tuning (alg:6 of the paper).
+
+A client draws a model from its own weights, fills the rest of its memory with a random cluster of the others,
+predicts with the one it drew and learns from the losses of all it holds. The server splits the clients into groups that
+fit the bandwidth, and one random group uploads its fine-tuned models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ofms.core import bounds, selection
+from ofms.core.draws import Draws, Purpose
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
+from ofms.core.packing import PartitionTable, fewest_clusters, largest_cluster_upload, partition_models
+from ofms.core.rates import resolve_rate
+from ofms.core.schedule import Schedule
+from ofms.core.typing import Floats, Integers
+from ofms.core.uplink import draw_group, most_groups, upload_needs
+from ofms.policies.protocol import (
+    Fleet,
+    GradientStep,
+    Policy,
+    models_to_send,
+    require_budgets,
+    tuning_window_of,
+    versions_after,
+    versions_held,
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the paper leaves open.
+
+    Attributes
+    ----------
+    learning_rate
+        η_i: a number, `tuned` for √(ln K/(μ n T)), or a number over √T such as the paper's `10/sqrt(T)`.
+    fine_tuning_rate
+        η_f: likewise; 0 freezes the dictionary.
+    server_step
+        The multiplier of (3r2)'s 1/N mean: 1 as written; `N` for the sum, as in the published figures.
+    importance_cap
+        The largest 1/q in the gradient's weight; None for no cap.
+    loss_bound
+        How selection losses come into [0, 1]: `clip`, `saturate`, or `raw` for not at all.
+    window
+        How many samples the fine-tuning loss averages: 1 is the current one, as in (2r2).
+    warm_up
+        The first round that fine-tunes.
+    """
+
+    learning_rate: float | str = "tuned"
+    fine_tuning_rate: float | str = "tuned"
+    server_step: float | str = 1
+    importance_cap: float | None = None
+    loss_bound: str = "clip"
+    window: int = 1
+    warm_up: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class ClientState:
+    """What a client remembers: its weights, what it drew for the coming exchange, and what it holds."""
+
+    client: Integers
+    table: PartitionTable
+    learning_rate: Floats
+    cumulative_losses: Floats
+    pmf: Floats
+    chosen: Integers
+    inclusion: Floats
+    holding: Integers
+    exchange: int = 0
+
+
+@dataclass(frozen=True)
+class Client:
+    """The client half: alg:6, steps 5 to 10 and 16 to 19."""
+
+    settings: Settings
+    local: GradientStep
+    schedule: Schedule
+
+    def join(self, catalogue: Catalogue, budgets: Integers, clients: Integers) -> ClientState:
+        require_budgets(catalogue, budgets)
+        table = partition_models(catalogue.storage, budgets)
+        shape = (clients.size, len(catalogue))
+        return ClientState(
+            client=clients,
+            table=table,
+            learning_rate=learning_rates(self.settings, catalogue, table, self.schedule)[table.kind],
+            cumulative_losses=np.zeros(shape),
+            pmf=np.full(shape, 1.0 / len(catalogue)),
+            chosen=np.zeros(clients.size, dtype=np.int64),
+            inclusion=np.ones(shape),
+            holding=np.full(shape, -1),
+        )
+
+    def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
+        pmf = selection.probabilities(state.cumulative_losses, state.learning_rate)
+        chosen = selection.draw_model(pmf, draws.uniform(Purpose.MODEL, state.client))
+        clusters = state.table.clusters[state.table.kind]
+        clusters_if_chosen = clusters[np.arange(chosen.size), chosen]
+        cluster = selection.draw_cluster(clusters_if_chosen, draws.uniform(Purpose.CLUSTER, state.client))
+        inclusion = selection.inclusion_probabilities(pmf, clusters)
+        wanted = selection.held_set(state.table, chosen, cluster)
+        state = replace(state, pmf=pmf, chosen=chosen, inclusion=inclusion, exchange=draws.exchange)
+        return state, Requests(draws.exchange, state.client, wanted, state.holding)
+
+    def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
+        vote = np.zeros(grants.held.shape)
+        vote[np.arange(state.chosen.size), state.chosen] = 1.0
+        pull = np.zeros(grants.held.shape)
+        if tuning_window_of(self.local, self.schedule, grants.exchange) is not None:
+            pull = selection.importance_weights(
+                grants.held, state.inclusion, grants.uploads, grants.groups, self.settings.importance_cap
+            )
+        state = replace(state, holding=versions_held(grants.held, grants.version))
+        return state, Plan(grants.held, vote, state.inclusion, pull)
+
+    def learn(self, state: ClientState, plan: Plan, losses: Floats) -> tuple[ClientState, Reports]:
+        estimates = selection.loss_estimates(losses, plan.held, plan.inclusion)
+        cumulative = selection.update_weights(state.cumulative_losses, estimates)
+        reports = Reports(state.exchange, state.client, None, plan.pull > 0)
+        return replace(state, cumulative_losses=cumulative), reports
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """What the server remembers between messages: the models' versions, and how many clients take part."""
+
+    upload: Integers
+    bandwidth: int
+    version: Integers
+    clients: int = 0
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server half: alg:6, steps 12 to 14 and 22."""
+
+    server_step: float | str
+
+    def open(self, catalogue: Catalogue, bandwidth: int) -> ServerState:
+        return ServerState(catalogue.upload, bandwidth, catalogue.version)
+
+    def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
+        needs = upload_needs(requests.wanted, state.upload)
+        groups = draw_group(needs, state.bandwidth, draws.single(Purpose.GROUP))
+        sent = models_to_send(requests.wanted, requests.holding, state.version)
+        grants = Grants(
+            requests.exchange,
+            requests.client,
+            requests.wanted,
+            sent,
+            None,
+            groups.uploads,
+            groups.count,
+            state.version,
+        )
+        return replace(state, clients=requests.client.size), grants
+
+    def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:
+        multiplier = state.clients if self.server_step == "N" else float(self.server_step)
+        step = np.full(state.version.size, multiplier / state.clients)
+        return replace(state, version=versions_after(reports, state.version)), step
+
+
+def learning_rates(
+    settings: Settings, catalogue: Catalogue, table: PartitionTable, schedule: Schedule
+) -> Floats:
+    """[G] η for each distinct budget of the table."""
+    rates = []
+    for budget in table.budgets.tolist():
+        tuned = 0.0
+        if settings.learning_rate == "tuned":
+            tuned = bounds.tuned_learning_rate(
+                models=len(catalogue),
+                fewest_clusters=fewest_clusters(catalogue.storage, budget).upper,
+                rounds=schedule.rounds,
+                interval=schedule.interval,
+            )
+        rates.append(
+            resolve_rate("learning_rate", settings.learning_rate, rounds=schedule.rounds, tuned=tuned)
+        )
+    return np.array(rates)
+
+
+def client_bounds(settings: Settings, fleet: Fleet, table: PartitionTable) -> list[bounds.ClientBound]:
+    """The bounds of th:4 and th:5 for each distinct budget of the table."""
+    rates = learning_rates(settings, fleet.catalogue, table, fleet.schedule)
+    return [
+        bounds.client_bound(
+            models=len(fleet.catalogue),
+            learning_rate=rate,
+            fewest_clusters=fewest_clusters(fleet.catalogue.storage, budget).upper,
+            most_clusters=int(clusters.max()),
+            rounds=fleet.schedule.rounds,
+            interval=fleet.schedule.interval,
+        )
+        for rate, budget, clusters in zip(
+            rates.tolist(), table.budgets.tolist(), table.clusters, strict=True
+        )
+    ]
+
+
+def fine_tuning_rate(settings: Settings, fleet: Fleet, table: PartitionTable) -> float:
+    """η_f as a number; `tuned` takes the largest α that could come up and the mean μ over clients."""
+    tuned = 0.0
+    if settings.fine_tuning_rate == "tuned":
+        largest = largest_cluster_upload(fleet.catalogue.upload, table)
+        least = [fewest_clusters(fleet.catalogue.storage, budget).upper for budget in table.budgets.tolist()]
+        tuned = bounds.tuned_fine_tuning_rate(
+            most_groups=most_groups(fleet.budgets.size, largest, fleet.bandwidth),
+            fewest_clusters=float(np.array(least)[table.kind].mean()),
+            rounds=fleet.schedule.rounds,
+            interval=fleet.schedule.interval,
+        )
+    return resolve_rate(
+        "fine_tuning_rate", settings.fine_tuning_rate, rounds=fleet.schedule.rounds, tuned=tuned
+    )
+
+
+def build(settings: Settings, fleet: Fleet) -> Policy:
+    """OFMS-FT for a fleet."""
+    require_budgets(fleet.catalogue, fleet.budgets)
+    _require_settings(settings)
+    table = partition_models(fleet.catalogue.storage, fleet.budgets)
+    fleet.require_upload(largest_cluster_upload(fleet.catalogue.upload, table))
+    local = GradientStep(fine_tuning_rate(settings, fleet, table), settings.window, settings.warm_up)
+    bound, not_covered = None, ""
+    if settings.loss_bound == "raw":
+        not_covered = "the selection loss is not bounded (a1)"
+    elif learning_rates(settings, fleet.catalogue, table, fleet.schedule).min() == 0:
+        not_covered = "a learning rate of 0 never learns"
+    else:
+        bound = np.array([each.sharp for each in client_bounds(settings, fleet, table)])[table.kind]
+    return Policy(
+        name="ofms-ft",
+        client=Client(settings, local, fleet.schedule),
+        server=Server(settings.server_step),
+        local=local,
+        loss_bound=settings.loss_bound,
+        expected_vote=lambda client, server: client.pmf,
+        bound=bound,
+        not_covered=not_covered,
+    )
+
+
+def _require_settings(settings: Settings) -> None:
+    if settings.window < 1:
+        raise InvalidInput("window", settings.window, "give at least 1, the current sample")
+    if settings.warm_up < 0:
+        raise InvalidInput("warm_up", settings.warm_up, "give a round, 0 for the first one")
+    if settings.importance_cap is not None and not settings.importance_cap > 0:
+        raise InvalidInput("importance_cap", settings.importance_cap, "give a number above 0, or leave it out")
+    if settings.server_step != "N" and not isinstance(settings.server_step, int | float):
+        raise InvalidInput(
+            "server_step", settings.server_step, "give a multiplier of the mean, or 'N' for the sum"
+        )

@@ -1,0 +1,84 @@
+"""The server half of policies that fine-tune one model of the dictionary with all clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ofms.core.draws import Draws, Purpose
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Catalogue, Grants, Reports, Requests
+from ofms.core.typing import Floats, Integers
+from ofms.core.uplink import draw_group, upload_needs
+from ofms.policies.protocol import Fleet, models_to_send, require_budgets, versions_after
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """The models' versions, the bandwidth, and how many clients take part."""
+
+    upload: Integers
+    bandwidth: int
+    version: Integers
+    clients: int = 0
+
+
+@dataclass(frozen=True)
+class OneModelServer:
+    """Gives `model` to everybody and averages the updates; under limited bandwidth a random group uploads.
+
+    A group's updates count α times and are divided by N, so that their expectation is the mean over all clients.
+    """
+
+    model: int
+
+    def open(self, catalogue: Catalogue, bandwidth: int) -> ServerState:
+        return ServerState(catalogue.upload, bandwidth, catalogue.version)
+
+    def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
+        held = np.zeros(requests.wanted.shape, dtype=np.bool_)
+        held[:, self.model] = True
+        groups = draw_group(upload_needs(held, state.upload), state.bandwidth, draws.single(Purpose.GROUP))
+        grants = Grants(
+            requests.exchange,
+            requests.client,
+            held,
+            models_to_send(held, requests.holding, state.version),
+            held.astype(np.float64),
+            groups.uploads,
+            groups.count,
+            state.version,
+        )
+        return replace(state, clients=requests.client.size), grants
+
+    def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:
+        step = np.full(state.version.size, 1.0 / state.clients)
+        return replace(state, version=versions_after(reports, state.version)), step
+
+    def expected_vote(self, client: object, server: ServerState) -> Floats:
+        vote = np.zeros((server.clients, server.version.size))
+        vote[:, self.model] = 1.0
+        return vote
+
+
+def find_model(catalogue: Catalogue, model: int | str) -> int:
+    """The index of a model given by index or by name."""
+    if isinstance(model, str) and model in catalogue.names:
+        return catalogue.names.index(model)
+    if isinstance(model, int) and 0 <= model < len(catalogue):
+        return model
+    raise InvalidInput(
+        "model", model, f"give a name from the dictionary or an index from 0 to {len(catalogue) - 1}"
+    )
+
+
+def one_model_server(fleet: Fleet, model: int | str, batch_size: int, epochs: int) -> OneModelServer:
+    """The server half for a fleet, once what it needs is there."""
+    require_budgets(fleet.catalogue, fleet.budgets)
+    index = find_model(fleet.catalogue, model)
+    fleet.require_upload(int(fleet.catalogue.upload[index]))
+    for field, value in (("batch_size", batch_size), ("epochs", epochs)):
+        if value < 1:
+            raise InvalidInput(field, value, "give at least 1")
+    return OneModelServer(index)

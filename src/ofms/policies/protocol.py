@@ -1,0 +1,184 @@
+"""What every policy is made of: a client half, a server half, and messages between them.
+
+A half is a pure function of its state: state and message in, state and message out. The same halves run N clients
+at once in the simulator, one at a time in the loopback and on a device. What a half may not do is look at anything
+that did not come in a message; in particular, losses of models that a client does not hold never reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+
+from ofms.core.draws import Draws
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
+from ofms.core.packing import smallest_budget
+from ofms.core.schedule import Schedule, Window, tuning_window
+from ofms.core.typing import Flags, Floats, Integers
+
+State = TypeVar("State")
+
+
+class ClientHalf(Protocol[State]):
+    """What runs on the devices. Arrays have a leading client axis; a device is the case N = 1."""
+
+    def join(self, catalogue: Catalogue, budgets: Integers, clients: Integers) -> State:
+        """The state of clients that have seen nothing yet."""
+        ...
+
+    def request(self, state: State, draws: Draws) -> tuple[State, Requests]:
+        """Say which models to hold until the next exchange."""
+        ...
+
+    def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
+        """Decide with which models to predict, and with what weight to fine-tune."""
+        ...
+
+    def learn(self, state: State, plan: Plan, losses: Floats) -> tuple[State, Reports]:
+        """Learn from the [N, K] selection losses of held models, summed over the exchange's rounds; the rest is NaN."""
+        ...
+
+
+class ServerHalf(Protocol[State]):
+    """What runs on the server."""
+
+    def open(self, catalogue: Catalogue, bandwidth: int) -> State:
+        """The state before the first exchange."""
+        ...
+
+    def grant(self, state: State, requests: Requests, draws: Draws) -> tuple[State, Grants]:
+        """Say what each client holds and who uploads."""
+        ...
+
+    def absorb(self, state: State, reports: Reports) -> tuple[State, Floats]:
+        """Learn from the reports; [K] the step with which the summed updates of each model are applied."""
+        ...
+
+
+@dataclass(frozen=True)
+class GradientStep:
+    """One gradient step of size `rate` on the window's loss, eq. (1r2)."""
+
+    copies: ClassVar[int] = 1
+    rate: float
+    window: int
+    warm_up: int
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Stochastic gradient descent over the window, in the order of its samples."""
+
+    copies: ClassVar[int] = 1
+    rate: float
+    epochs: int
+    batch_size: int
+    window: int
+    warm_up: int
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Meta-learning: updates are taken at an adapted copy of the parameters, which also predicts.
+
+    `adaptation_rate` is the size of the step that adapts, `rate` that of the step on the shared parameters.
+    """
+
+    copies: ClassVar[int] = 2
+    rate: float
+    adaptation_rate: float
+    epochs: int
+    batch_size: int
+    window: int
+    warm_up: int
+
+
+LocalUpdate = GradientStep | Epochs | Adapted
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """For whom a policy is built: the models, the clients' memory, the bandwidth, and the time they have."""
+
+    catalogue: Catalogue
+    budgets: Integers
+    bandwidth: int
+    schedule: Schedule
+
+    def require_upload(self, largest: int) -> None:
+        """Refuse a bandwidth that some client's update could never get through (1r2)."""
+        if self.bandwidth < largest:
+            raise InvalidInput(
+                "bandwidth",
+                f"{self.bandwidth} bytes",
+                f"a client may have to upload {largest} bytes at once; give at least that",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """An algorithm, ready to run.
+
+    Attributes
+    ----------
+    local
+        How a client fine-tunes what it holds, or None where it does not.
+    loss_bound
+        How the task's loss becomes the loss of selection and regret.
+    expected_vote
+        [N, K] E_t[vote] from both states. For measuring regret alone: it is never sent.
+    bound
+        [N] upper bound on each client's expected cumulative regret, or None.
+    not_covered
+        Why there is no bound.
+    """
+
+    name: str
+    client: ClientHalf[Any]
+    server: ServerHalf[Any]
+    local: LocalUpdate | None
+    loss_bound: str
+    expected_vote: Callable[[Any, Any], Floats]
+    bound: Floats | None = None
+    not_covered: str = "no theorem bounds its clients' regret"
+
+
+def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
+    """The samples on which clients fine-tune in an exchange, or None where they do not."""
+    if local is None or local.rate == 0:
+        return None
+    return tuning_window(schedule.span(exchange), local.window, local.warm_up)
+
+
+def models_to_send(held: Flags, holding: Integers, version: Integers) -> Flags:
+    """What is held and not there in the current version."""
+    return held & (holding != version)
+
+
+def versions_after(reports: Reports, version: Integers) -> Integers:
+    """A model that somebody updated has a new version."""
+    return version + reports.updated.any(axis=0)
+
+
+def versions_held(held: Flags, version: Integers) -> Integers:
+    """What a client has after a grant: the current version of what it holds, -1 for the rest."""
+    return np.where(held, version, -1)
+
+
+def require_budgets(catalogue: Catalogue, budgets: Integers) -> None:
+    """Refuse a dictionary of one model, and a budget under (a2)."""
+    if len(catalogue) < 2:
+        raise InvalidInput("models", len(catalogue), "selection needs a dictionary of at least 2 models")
+    least = smallest_budget(catalogue.storage)
+    if budgets.size == 0:
+        raise InvalidInput("clients", 0, "give at least 1")
+    if budgets.min() < least:
+        raise InvalidInput(
+            "budget",
+            f"{int(budgets.min())} bytes",
+            f"it must hold the two largest models together; give at least {least} bytes",
+        )

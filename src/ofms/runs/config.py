@@ -1,0 +1,205 @@
+"""Configuration: default < preset < experiment < what the caller sets."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import tomli_w
+
+from ofms.core.errors import InvalidInput
+from ofms.policies import MODULES, setting_names, settings_type
+
+_PACKAGE = "ofms.runs"
+T = TypeVar("T")
+
+
+class Network(msgspec.Struct, forbid_unknown_fields=True):
+    """One kind of network of a dictionary; each is trained on each of the dataset's training sets."""
+
+    name: str
+    architecture: str
+    options: dict[str, Any]
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    rate: float = 0.01
+    momentum: float = 0.9
+    initialisation: Literal["default", "glorot-uniform", "glorot-normal", "uniform", "normal"] = "default"
+
+
+class Pretraining(msgspec.Struct, forbid_unknown_fields=True):
+    """How an experiment's dictionary is made."""
+
+    epochs: int
+    batch_size: int
+    networks: list[Network]
+    seed: int = 0
+
+
+class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """An experiment's file."""
+
+    summary: str
+    dataset: str
+    clients: int
+    rounds: int
+    budget: str
+    bandwidth: str
+    preset: str = "published"
+    interval: int = 1
+    models: str | None = None
+    settings: dict[str, Any] = {}
+    pretraining: Pretraining | None = None
+
+
+class Preset(msgspec.Struct, forbid_unknown_fields=True):
+    """A preset's file: settings of policies, and those that depend on the task."""
+
+    summary: str
+    settings: dict[str, Any] = {}
+    classification: dict[str, Any] = {}
+    regression: dict[str, Any] = {}
+
+
+class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A run, resolved: enough to repeat it."""
+
+    experiment: str
+    dataset: str
+    policy: str
+    preset: str
+    seed: int
+    clients: int
+    rounds: int
+    interval: int
+    budget: str
+    bandwidth: str
+    models: str | None = None
+    dtype: Literal["float32", "float64"] = "float32"
+    hindsight: bool = True
+    settings: dict[str, Any] = {}
+
+    def policy_settings(self) -> Any:
+        """The settings as the policy's own record."""
+        try:
+            return msgspec.convert(self.settings, settings_type(self.policy))
+        except msgspec.ValidationError as error:
+            raise _invalid(error, self.settings) from None
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps({key: value for key, value in msgspec.to_builtins(self).items() if value is not None})
+
+
+RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {"settings", "experiment", "dataset"}
+
+
+def resolve(
+    experiment: Experiment, name: str, *, task: str, policy: str = "ofms-ft", given: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Put the layers together.
+
+    Parameters
+    ----------
+    given
+        What the caller sets: fields of the run and settings of the policy, by name.
+    """
+    known = setting_names(policy)
+    given = {key: value for key, value in (given or {}).items() if value is not None}
+    preset_name = str(given.get("preset", experiment.preset))
+    preset = load_preset(preset_name)
+    settings: dict[str, Any] = {}
+    for layer in (preset.settings, getattr(preset, task), experiment.settings):
+        settings |= {key: value for key, value in layer.items() if key in known}
+    for key, value in given.items():
+        if key in RUN_FIELDS:
+            continue
+        if key not in known:
+            names = ", ".join(sorted(known | RUN_FIELDS))
+            raise InvalidInput("set", key, f"policy {policy} has no such setting; there are {names}")
+        if isinstance(value, str) and value.lower() == "none":
+            settings.pop(key, None)
+        else:
+            settings[key] = value
+    fields: dict[str, Any] = {
+        "experiment": name,
+        "dataset": experiment.dataset,
+        "policy": policy,
+        "preset": preset_name,
+        "seed": 0,
+        "clients": experiment.clients,
+        "rounds": experiment.rounds,
+        "interval": experiment.interval,
+        "budget": experiment.budget,
+        "bandwidth": experiment.bandwidth,
+        "models": experiment.models,
+        "settings": settings,
+    }
+    fields |= {key: value for key, value in given.items() if key in RUN_FIELDS}
+    for key in ("budget", "bandwidth", "models"):
+        fields[key] = None if fields[key] is None else str(fields[key])
+    config = _convert(fields, RunConfig)
+    for key in ("clients", "rounds", "interval"):
+        if getattr(config, key) < 1:
+            raise InvalidInput(key, getattr(config, key), "give at least 1")
+    if not 0 <= config.seed < 2**63:
+        raise InvalidInput("seed", config.seed, "give a whole number from 0 to 2⁶³ - 1")
+    config.policy_settings()
+    return config
+
+
+def load_experiment(name: str) -> Experiment:
+    """An experiment that comes with the package, or a TOML file of one's own."""
+    if name.endswith(".toml"):
+        try:
+            return _decode(Path(name).read_bytes(), Experiment, name)
+        except OSError as error:
+            raise InvalidInput("experiment", name, f"{error.strerror}; name an existing file") from None
+    return _load("experiments", name, Experiment)
+
+
+def load_preset(name: str) -> Preset:
+    """A preset that comes with the package."""
+    preset = _load("presets", name, Preset)
+    known = frozenset().union(*(setting_names(policy) for policy in MODULES))
+    for layer in (preset.settings, preset.classification, preset.regression):
+        for key in layer.keys() - known:
+            raise InvalidInput(f"preset {name}", key, "no policy has such a setting")
+    return preset
+
+
+def available(folder: str) -> list[str]:
+    """The names of the package's `experiments` or `presets`."""
+    files = resources.files(_PACKAGE).joinpath(folder).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def _load(folder: str, name: str, kind: type[T]) -> T:
+    if name not in available(folder):
+        raise InvalidInput(folder.removesuffix("s"), name, f"use one of {', '.join(available(folder))}")
+    content = resources.files(_PACKAGE).joinpath(folder, f"{name}.toml").read_bytes()
+    return _decode(content, kind, f"{name}.toml")
+
+
+def _decode(content: bytes, kind: type[T], source: str) -> T:
+    try:
+        return _convert(tomllib.loads(content.decode()), kind)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput("file", source, f"not valid TOML: {error}") from None
+
+
+def _convert(values: dict[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise _invalid(error, values) from None
+
+
+def _invalid(error: msgspec.ValidationError, values: Mapping[str, Any]) -> InvalidInput:
+    """msgspec says "Expected `int`, got `str` - at `$.rounds`"; we name the field and its value."""
+    reason, _, path = str(error).partition(" - at `$.")
+    field = path.rstrip("`") or "configuration"
+    value = values.get(field, "…")
+    return InvalidInput(field, value, reason[:1].lower() + reason[1:].replace("`", "'"))

@@ -1,0 +1,56 @@
+"""The folder that a run leaves behind: what was run, what came of it, round by round and client by client."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+from ofms.core.errors import InvalidInput
+from ofms.core.files import require_writable, write_whole
+from ofms.core.typing import AnyArray
+from ofms.runs.config import RunConfig
+
+CONFIG, METRICS, CLIENTS, SUMMARY = "config.toml", "metrics.jsonl", "clients.npz", "summary.json"
+
+
+def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
+    """The folder for a run: the one that was asked for, or the next free one under `runs`."""
+    if out is not None:
+        folder = Path(out)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InvalidInput("out", folder, "something is there already; name a new folder")
+        return folder
+    name = f"{Path(config.experiment).stem}-{config.policy}-{config.preset}-seed{config.seed}"
+    number = 1
+    while (folder := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return folder
+
+
+class RunFolder:
+    """Writes a run. Metrics come line by line while it goes on; the rest appears whole."""
+
+    def __init__(self, path: Path, config: RunConfig) -> None:
+        require_writable(path)
+        self.path = path
+        write_whole(path / CONFIG, config.to_toml().encode())
+        self._metrics: IO[bytes] = open(path / METRICS, "wb")  # noqa: SIM115
+
+    def add_round(self, line: Mapping[str, Any]) -> None:
+        self._metrics.write(msgspec.json.encode(line) + b"\n")
+
+    def close(self) -> None:
+        self._metrics.close()
+
+    def finish(self, clients: Mapping[str, AnyArray], summary: Mapping[str, Any]) -> None:
+        """Write the results; a folder with a summary is a finished run."""
+        self.close()
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **clients)
+        write_whole(self.path / CLIENTS, buffer.getvalue())
+        write_whole(self.path / SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")

@@ -1,0 +1,95 @@
+"""Budgets and bandwidths as people write them, in bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+import numpy as np
+
+from ofms.core.errors import InvalidInput
+from ofms.core.typing import Integers
+
+_FACTORS = {
+    **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
+    **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
+}
+_AMOUNT = re.compile(r"(?P<number>[0-9]*\.?[0-9]+)\s*(?P<unit>[A-Za-z%]*)")
+_BUDGET_FORMS = "write '5' for five times the largest model, bytes as '64MiB', a list '3,5', or shares '3:60%,5:40%'"
+_BANDWIDTH_FORMS = "write '50%' of the summed budgets, bytes as '1GiB', or '250' for that many of the largest model"
+
+
+def parse_budgets(text: str, *, largest: int, clients: int) -> Integers:
+    """[N] the clients' budgets in bytes.
+
+    A list gives one budget a client, or is repeated evenly; shares are spread evenly over the clients.
+
+    Examples
+    --------
+    >>> parse_budgets("5", largest=100, clients=3).tolist()
+    [500, 500, 500]
+    >>> parse_budgets("3:60%,5:40%", largest=100, clients=5).tolist()
+    [300, 500, 300, 300, 500]
+    """
+    if clients < 1:
+        raise InvalidInput("clients", clients, "give at least 1")
+    parts = [part.strip() for part in str(text).split(",")]
+    if not any(":" in part for part in parts):
+        amounts = [_bytes("budget", part, text, largest, _BUDGET_FORMS) for part in parts]
+        if len(amounts) not in (1, clients):
+            raise InvalidInput("budget", text, f"give one budget, one for each of the {clients} clients, or shares")
+        return np.array(amounts * (clients if len(amounts) == 1 else 1), dtype=np.int64)
+    amounts, shares = [], []
+    for part in parts:
+        amount, colon, share = part.partition(":")
+        match = _AMOUNT.fullmatch(share.strip())
+        if not colon or match is None or match["unit"] != "%":
+            raise InvalidInput("budget", text, _BUDGET_FORMS)
+        amounts.append(_bytes("budget", amount, text, largest, _BUDGET_FORMS))
+        shares.append(Fraction(match["number"]) / 100)
+    if sum(shares) != 1:
+        raise InvalidInput("budget", text, f"the shares add up to {float(100 * sum(shares)):g} %, not to 100 %")
+    given = [0] * len(shares)
+    budgets = []
+    for client in range(clients):
+        behind = [share * (client + 1) - count for share, count in zip(shares, given, strict=True)]
+        pick = behind.index(max(behind))
+        given[pick] += 1
+        budgets.append(amounts[pick])
+    return np.array(budgets, dtype=np.int64)
+
+
+def parse_bandwidth(text: str, *, largest: int, budgets: Integers) -> int:
+    """E in bytes.
+
+    >>> parse_bandwidth("50%", largest=100, budgets=np.array([500, 500]))
+    500
+    """
+    match = _AMOUNT.fullmatch(str(text).strip())
+    if match is not None and match["unit"] == "%":
+        return math.floor(Fraction(match["number"]) / 100 * int(budgets.sum()))
+    return _bytes("bandwidth", str(text), text, largest, _BANDWIDTH_FORMS)
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes for people.
+
+    >>> human_bytes(1536), human_bytes(12), human_bytes(5 * 2**20)
+    ('1.5 KiB', '12 B', '5.0 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _bytes(field: str, part: str, whole: object, largest: int, forms: str) -> int:
+    match = _AMOUNT.fullmatch(part.strip())
+    if match is None or (match["unit"] and match["unit"] not in _FACTORS):
+        raise InvalidInput(field, whole, forms)
+    amount = math.floor(Fraction(match["number"]) * (_FACTORS[match["unit"]] if match["unit"] else largest))
+    if amount >= 2**62:
+        raise InvalidInput(field, whole, "that is more bytes than fit into 62 bits; " + forms)
+    return amount

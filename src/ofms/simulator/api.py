@@ -1,0 +1,207 @@
+"""`ofms.simulate`: one call from an experiment, or from models and data of one's own, to a result."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from tqdm import tqdm
+
+from ofms import policies
+from ofms.core.errors import InvalidInput
+from ofms.core.schedule import Schedule
+from ofms.data import load_dataset
+from ofms.data.folder import cache_folder
+from ofms.data.stream import Stream
+from ofms.models.dictionary import Dictionary
+from ofms.models.pretrain import Recipe, pretrain
+from ofms.policies.protocol import Fleet, Policy
+from ofms.runs.config import Experiment, RunConfig, load_experiment, resolve
+from ofms.runs.folder import RunFolder, new_run_folder
+from ofms.runs.units import parse_bandwidth, parse_budgets
+from ofms.simulator.fused import FusedSimulation
+from ofms.simulator.loopback import LoopbackSimulation
+from ofms.simulator.measure import Line, Measurement
+from ofms.simulator.result import Result
+
+
+def simulate(
+    experiment: str = "digits",
+    *,
+    policy: str = "ofms-ft",
+    models: Dictionary | str | os.PathLike[str] | None = None,
+    stream: Stream | None = None,
+    out: str | os.PathLike[str] | bool = False,
+    loopback: bool = False,
+    workers: int | None = None,
+    progress: bool = False,
+    **given: Any,
+) -> Result:
+    """Run one policy for a fleet of clients.
+
+    Parameters
+    ----------
+    experiment
+        A name that `ofms list` shows, or a TOML file. Its dataset and sizes hold unless given otherwise.
+    policy
+        `ofms-ft`, `mab`, `fed-omd`, `perfedavg`.
+    models
+        A dictionary or its folder; by default the experiment's own, which is pre-trained and kept where it is missing.
+    stream
+        What the clients see, in place of the experiment's dataset.
+    out
+        A folder for the run; True for a new one under `runs`; False to write nothing.
+    loopback
+        Run client by client through messages: slow, and the oracle for the fast way.
+    workers
+        Threads; one for each core by default. The result does not depend on it.
+    given
+        Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`, `hindsight`) and
+        settings of the policy (`learning_rate`, `window`, …).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torch import nn
+    >>> from ofms import Dictionary, Stream, simulate
+    >>> inputs = np.linspace(-1, 1, 60, dtype=np.float32).reshape(3, 20, 1)
+    >>> stream = Stream(inputs, inputs[..., 0] / 2, "regression")
+    >>> dictionary = Dictionary.from_modules({name: nn.Linear(1, 1) for name in "abc"}, task="regression")
+    >>> result = simulate(models=dictionary, stream=stream, preset="theory", budget="2", bandwidth="100%", rounds=20)
+    >>> result.score.shape, result.metric
+    ((3,), 'mse')
+    """
+    loaded = load_experiment(experiment)
+    if stream is not None:
+        experiment = f"{experiment} (own stream)" if experiment != "digits" else "own stream"
+        given = {"clients": stream.clients, "rounds": stream.rounds} | given
+    task = stream.task if stream is not None else load_dataset(loaded.dataset).task
+    if isinstance(models, str | os.PathLike):
+        given["models"] = os.fspath(models)
+    config = resolve(loaded, experiment, task=task, policy=policy, given=given)
+    folder = None if out is False else new_run_folder(None if out is True else Path(os.fspath(out)), config)
+    if stream is None:
+        stream = load_dataset(config.dataset).stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
+    elif config.clients > stream.clients or config.rounds > stream.rounds:
+        raise InvalidInput("stream", (stream.clients, stream.rounds), "it is smaller than the clients and rounds asked for")
+    else:
+        stream = Stream(stream.x[: config.clients, : config.rounds], stream.y[: config.clients, : config.rounds], task)
+    stream.require_sound()
+    dictionary = models if isinstance(models, Dictionary) else find_dictionary(loaded, config, progress=progress)
+    fleet = build_fleet(config, dictionary)
+    built = policies.build(config.policy, config.policy_settings(), fleet)
+    return _run(config, built, fleet, dictionary, stream, folder, loopback=loopback, workers=workers, progress=progress)
+
+
+def build_fleet(config: RunConfig, dictionary: Dictionary) -> Fleet:
+    """The fleet that a configuration describes, in bytes."""
+    catalogue = dictionary.catalogue()
+    largest = int(catalogue.storage.max())
+    budgets = parse_budgets(config.budget, largest=largest, clients=config.clients)
+    bandwidth = parse_bandwidth(config.bandwidth, largest=largest, budgets=budgets)
+    return Fleet(catalogue, budgets, bandwidth, Schedule(config.rounds, config.interval))
+
+
+def find_dictionary(experiment: Experiment, config: RunConfig, *, progress: bool) -> Dictionary:
+    """The dictionary that was named, or the experiment's own from the cache, pre-trained where it is missing."""
+    if config.models is not None:
+        return Dictionary.read(config.models)
+    folder = cache_folder() / "models" / config.experiment
+    if not folder.exists():
+        train_dictionary(experiment, config.experiment, progress=progress).write(folder)
+    return Dictionary.read(folder)
+
+
+def train_dictionary(experiment: Experiment, name: str, *, workers: int | None = None, progress: bool) -> Dictionary:
+    """Pre-train an experiment's dictionary: every network on every training set of its dataset."""
+    plan = experiment.pretraining
+    if plan is None:
+        raise InvalidInput("experiment", name, "it says nothing on pre-training; give --models DIR")
+    dataset = load_dataset(experiment.dataset)
+    recipes = [
+        Recipe(
+            name=f"{experiment.dataset}-{each.label}-{network.name}",
+            architecture=network.architecture,
+            options=network.options,
+            samples=each.x,
+            targets=each.y,
+            epochs=plan.epochs,
+            batch_size=plan.batch_size,
+            optimizer=network.optimizer,
+            rate=network.rate,
+            momentum=network.momentum,
+            initialisation=network.initialisation,
+        )
+        for each in dataset.training_sets(seed=plan.seed)
+        for network in plan.networks
+    ]
+    return pretrain(recipes, task=dataset.task, seed=plan.seed, workers=workers or os.cpu_count() or 1, progress=progress)
+
+
+def _run(
+    config: RunConfig,
+    policy: Policy,
+    fleet: Fleet,
+    dictionary: Dictionary,
+    stream: Stream,
+    folder: Path | None,
+    *,
+    loopback: bool,
+    workers: int | None,
+    progress: bool,
+) -> Result:
+    metric = "accuracy" if stream.task == "classification" else "mse"
+    dtype = getattr(torch, config.dtype)
+    simulation: FusedSimulation | LoopbackSimulation
+    if loopback:
+        simulation = LoopbackSimulation(
+            policy, fleet, dictionary, stream, seed=config.seed, hindsight=config.hindsight, dtype=dtype
+        )
+    else:
+        simulation = FusedSimulation(
+            policy,
+            fleet,
+            dictionary,
+            stream,
+            seed=config.seed,
+            hindsight=config.hindsight,
+            dtype=dtype,
+            workers=workers,
+        )
+    written = RunFolder(folder, config) if folder is not None else None
+    lines: list[Line] = []
+    emitters: list[Callable[[Line], None]] = [lines.append]
+    if written is not None:
+        emitters.append(written.add_round)
+    measurement = Measurement(
+        stream.clients,
+        len(dictionary),
+        loss_bound=policy.loss_bound,
+        hindsight=config.hindsight,
+        emit=lambda line: [emit(line) for emit in emitters].clear(),
+    )
+    started = time.perf_counter()
+    with tqdm(total=config.rounds, desc=policy.name, unit="round", disable=None if progress else True) as bar:
+        for exchange in simulation.exchanges():
+            line = measurement.add(exchange)
+            regret = f", regret {line['regret']:.2f}" if config.hindsight else ""
+            bar.set_postfix_str(f"{metric} {line['mean']:.4f}{regret}", refresh=False)
+            bar.update(exchange.span[1] - exchange.span[0])
+    result = Result(
+        config=config,
+        metric=metric,
+        clients=measurement.per_client() | {"budget": fleet.budgets},
+        lines=lines,
+        seconds=time.perf_counter() - started,
+        bound=policy.bound,
+        not_covered=policy.not_covered,
+        folder=folder,
+    )
+    if written is not None:
+        written.finish(result.clients, msgspec.to_builtins(result.summary()))
+    return result

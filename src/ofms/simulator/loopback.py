@@ -1,0 +1,259 @@
+"""The loopback: the same halves one client at a time, through messages, with ordinary local training.
+
+It is the oracle for the fused simulator, and the rehearsal for a deployment: a client has only what was sent to it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from ofms.compute.tasks import sample_losses
+from ofms.core.draws import Draws
+from ofms.core.ledger import count_bytes
+from ofms.core.messages import Grants, Plan, Reports, Requests
+from ofms.core.schedule import Schedule, Window
+from ofms.core.typing import AnyArray, Floats
+from ofms.data.stream import Stream
+from ofms.models.dictionary import Dictionary, Model, Task
+from ofms.models.threads import one_thread_a_worker
+from ofms.policies.protocol import (
+    Adapted,
+    Fleet,
+    GradientStep,
+    LocalUpdate,
+    Policy,
+    tuning_window_of,
+)
+from ofms.simulator.exchange import (
+    Exchange,
+    adaptation_window,
+    client_scores,
+    model_scores,
+    policy_losses,
+)
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(eq=False)
+class LoopbackClient:
+    """A device: its state, its samples, and the models that it was sent and still holds."""
+
+    policy: Policy
+    schedule: Schedule
+    models: tuple[Model, ...]
+    task: Task
+    x: torch.Tensor
+    y: torch.Tensor
+    state: object
+    store: dict[int, torch.nn.Module] = field(default_factory=dict)
+
+    def request(self, draws: Draws) -> Requests:
+        self.state, requests = self.policy.client.request(self.state, draws)
+        return requests
+
+    def receive(self, grants: Grants, sent: dict[int, Tensors]) -> Plan:
+        """Keep what is granted, let the rest go."""
+        self.state, plan = self.policy.client.plan(self.state, grants)
+        for model, tensors in sent.items():
+            module = copy.deepcopy(self.models[model].module).to(self.x.dtype)
+            module.load_state_dict(tensors, strict=False)
+            self.store[model] = module.eval()
+        held = set(np.flatnonzero(plan.held[0]).tolist())
+        self.store = {model: module for model, module in self.store.items() if model in held}
+        if set(self.store) != held:
+            raise AssertionError(f"granted {sorted(held)}, has {sorted(self.store)}")
+        return plan
+
+    def predict(self, exchange: int) -> tuple[AnyArray, Floats]:
+        """[n, K, C] outputs and [n, K] losses of what it holds, NaN for the rest, sample by sample."""
+        local = self.policy.local
+        past = adaptation_window(local, self.schedule, exchange)
+        first, stop = self.schedule.span(exchange)
+        losses = np.full((stop - first, len(self.models)), np.nan)
+        outputs: dict[int, torch.Tensor] = {}
+        for model, module in self.store.items():
+            if past is not None and isinstance(local, Adapted):
+                module = copy.deepcopy(module)
+                trainable = _parameters(module, self.models[model])
+                loss = sample_losses(module(self.x[past.first : past.stop]), self.y[past.first : past.stop], self.task)
+                _descend(trainable, loss.mean(), local.adaptation_rate)
+            with torch.no_grad():
+                outputs[model] = torch.cat([module(self.x[step : step + 1]) for step in range(first, stop)])
+                losses[:, model] = sample_losses(outputs[model], self.y[first:stop], self.task).numpy()
+        width = next(iter(outputs.values())).shape[-1]
+        table = np.full((stop - first, len(self.models), width), np.nan)
+        for model, output in outputs.items():
+            table[:, model] = output.numpy()
+        return table, losses
+
+    def learn(self, plan: Plan, losses: Floats) -> Reports:
+        self.state, reports = self.policy.client.learn(self.state, plan, losses)
+        return reports
+
+    def fine_tune(self, window: Window, plan: Plan, reports: Reports, local: LocalUpdate) -> dict[int, Tensors]:
+        """The weighted updates that it uploads."""
+        return {
+            int(model): self._update(int(model), window, float(plan.pull[0, model]), local)
+            for model in np.flatnonzero(reports.updated[0])
+        }
+
+    def _update(self, index: int, window: Window, pull: float, local: LocalUpdate) -> Tensors:
+        model = self.models[index]
+        x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
+        module = copy.deepcopy(self.store[index])
+        parameters = _parameters(module, model)
+        if isinstance(local, GradientStep):
+            weights = torch.from_numpy(pull * window.weights).to(x.dtype)
+            loss = (sample_losses(module(x), y, self.task) * weights).sum()
+            slopes = torch.autograd.grad(loss, list(parameters.values()))
+            return {name: -local.rate * slope for name, slope in zip(parameters, slopes, strict=True)}
+        start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        for _ in range(local.epochs):
+            for xs, ys in zip(x.split(local.batch_size), y.split(local.batch_size), strict=True):
+                if not isinstance(local, Adapted):
+                    _descend(parameters, sample_losses(module(xs), ys, self.task).mean(), local.rate)
+                    continue
+                adapted = copy.deepcopy(module)
+                there = _parameters(adapted, model)
+                half = len(xs) // 2
+                if half:
+                    loss = sample_losses(adapted(xs[:half]), ys[:half], self.task).mean()
+                    _descend(there, loss, local.adaptation_rate)
+                loss = sample_losses(adapted(xs[half:]), ys[half:], self.task).mean()
+                slopes = torch.autograd.grad(loss, list(there.values()))
+                _move(parameters, slopes, local.rate)
+        return {name: pull * (parameters[name].detach() - start[name]) for name in start}
+
+
+class LoopbackSimulation:
+    """Run a policy client by client. Slow, and sure."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        fleet: Fleet,
+        dictionary: Dictionary,
+        stream: Stream,
+        *,
+        seed: int,
+        hindsight: bool = True,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.policy, self.fleet, self.stream, self.dictionary = policy, fleet, stream, dictionary
+        self.seed, self.hindsight = seed, hindsight
+        self.tensors = [
+            {name: tensor.to(dtype, copy=True) for name, tensor in model.tensors.items()} for model in dictionary.models
+        ]
+        x = torch.from_numpy(stream.x).to(dtype)
+        y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(
+            torch.int64 if dictionary.task == "classification" else dtype
+        )
+        self.clients = [
+            LoopbackClient(
+                policy,
+                fleet.schedule,
+                dictionary.models,
+                dictionary.task,
+                x[index],
+                y[index],
+                policy.client.join(fleet.catalogue, fleet.budgets[index : index + 1], np.array([index])),
+            )
+            for index in range(stream.clients)
+        ]
+        self.server_state = policy.server.open(fleet.catalogue, fleet.bandwidth)
+
+    def parameters(self) -> list[Tensors]:
+        """A copy of the server's parameters and buffers as they are now."""
+        return [{name: tensor.clone() for name, tensor in tensors.items()} for tensors in self.tensors]
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """All exchanges, one after the other."""
+        with one_thread_a_worker():
+            for exchange in range(self.fleet.schedule.exchanges):
+                yield self._exchange(exchange)
+
+    def _exchange(self, exchange: int) -> Exchange:
+        policy, task = self.policy, self.dictionary.task
+        span = self.fleet.schedule.span(exchange)
+        draws = Draws(self.seed, exchange)
+        requests = Requests.stack([client.request(draws) for client in self.clients])
+        self.server_state, grants = policy.server.grant(self.server_state, requests, draws)
+        plans = []
+        for index, client in enumerate(self.clients):
+            own = grants.rows(slice(index, index + 1))
+            plans.append(client.receive(own, {int(k): self.tensors[k] for k in np.flatnonzero(own.sent[0])}))
+        votes = [policy.expected_vote(client.state, self.server_state)[0] for client in self.clients]
+        hindsight = self._hindsight(span) if self.hindsight else None
+
+        outputs, losses = zip(*[client.predict(exchange) for client in self.clients], strict=True)
+        own_outputs, own_losses = np.stack(outputs), np.stack(losses)
+        reports = []
+        totals: dict[int, Tensors] = {}
+        window = tuning_window_of(policy.local, self.fleet.schedule, exchange)
+        for client, plan, loss in zip(self.clients, plans, losses, strict=True):
+            told = client.learn(plan, policy_losses(loss[None], plan.held, policy.loss_bound))
+            reports.append(told)
+            if window is not None and policy.local is not None:
+                for model, delta in client.fine_tune(window, plan, told, policy.local).items():
+                    total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in delta.items()})
+                    for name, part in delta.items():
+                        total[name] += part
+        report = Reports.stack(reports)
+        self.server_state, step = policy.server.absorb(self.server_state, report)
+        for model, total in totals.items():
+            for name, part in total.items():
+                self.tensors[model][name] += float(step[model]) * part
+
+        plan = Plan(*(np.concatenate([getattr(each, name) for each in plans]) for name in Plan.__dataclass_fields__))
+        shared_outputs, shared_losses = hindsight if hindsight is not None else (own_outputs, own_losses)
+        targets = self.stream.y[:, span[0] : span[1]]
+        return Exchange(
+            index=exchange,
+            span=span,
+            grants=grants,
+            plan=plan,
+            traffic=count_bytes(self.fleet.catalogue, grants, report, policy.local.copies if policy.local else 1),
+            scores=client_scores(own_outputs, plan.vote, targets, task),
+            losses=shared_losses,
+            model_scores=model_scores(shared_outputs, targets, task),
+            played=np.where(plan.held[:, None], own_losses, shared_losses),
+            expected_vote=np.stack(votes),
+        )
+
+    def _hindsight(self, span: tuple[int, int]) -> tuple[AnyArray, Floats]:
+        """Outputs and losses of all models on all clients' samples: for measuring alone, no client sees them."""
+        outputs, losses = [], []
+        x = torch.cat([client.x[span[0] : span[1]] for client in self.clients])
+        targets = torch.stack([client.y[span[0] : span[1]] for client in self.clients])
+        for model, tensors in zip(self.dictionary.models, self.tensors, strict=True):
+            with torch.no_grad():
+                module = copy.deepcopy(model.module).to(x.dtype)
+                flat = torch.func.functional_call(module, tensors, (x,))
+            output = flat.unflatten(0, targets.shape)
+            loss = sample_losses(flat, targets.flatten(), self.dictionary.task)
+            outputs.append(output.numpy())
+            losses.append(loss.reshape(targets.shape).double().numpy())
+        return np.stack(outputs, axis=2), np.stack(losses, axis=2)
+
+
+def _parameters(module: torch.nn.Module, model: Model) -> Tensors:
+    """The parameters that fine-tuning changes, as leaves that take a gradient."""
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name in model.trainable)
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def _descend(parameters: Tensors, loss: torch.Tensor, rate: float) -> None:
+    _move(parameters, torch.autograd.grad(loss, list(parameters.values())), rate)
+
+
+def _move(parameters: Tensors, slopes: tuple[torch.Tensor, ...], rate: float) -> None:
+    with torch.no_grad():
+        for parameter, slope in zip(parameters.values(), slopes, strict=True):
+            parameter.sub_(slope, alpha=rate)

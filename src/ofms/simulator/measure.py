@@ -1,0 +1,101 @@
+"""From exchanges to results: metric, regret and bytes, in running sums that need no history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ofms.core.bounding import selection_loss
+from ofms.core.regret import ClientRegret
+from ofms.core.typing import AnyArray, Floats
+from ofms.simulator.exchange import Exchange
+
+Line = dict[str, Any]
+
+
+class Measurement:
+    """Adds up exchanges; `emit` gets one line a round."""
+
+    def __init__(
+        self, clients: int, models: int, *, loss_bound: str, hindsight: bool, emit: Callable[[Line], None]
+    ) -> None:
+        self.loss_bound, self.hindsight, self.emit = loss_bound, hindsight, emit
+        self.rounds = 0
+        self.score = np.zeros(clients)
+        self.model_score = np.zeros((clients, models))
+        self.regret = ClientRegret.start(clients, models)
+        self.down = np.zeros(clients, dtype=np.int64)
+        self.up = np.zeros(clients, dtype=np.int64)
+        self.most_held = np.zeros(clients, dtype=np.int64)
+        self.held_rounds = np.zeros((clients, models), dtype=np.int64)
+        self.voted = np.zeros((clients, models))
+
+    def add(self, exchange: Exchange) -> Line:
+        """Add an exchange; returns the line of its last round."""
+        played = selection_loss(exchange.played, self.loss_bound)
+        losses = selection_loss(exchange.losses, self.loss_bound)
+        traffic = exchange.traffic
+        self.down += traffic.down
+        self.up += traffic.up
+        self.most_held = np.maximum(self.most_held, traffic.held)
+        rounds = exchange.span[1] - exchange.span[0]
+        self.held_rounds += rounds * exchange.plan.held
+        self.voted += rounds * exchange.plan.vote
+        line: Line = {}
+        for step in range(rounds):
+            self.rounds += 1
+            self.score += exchange.scores[:, step]
+            if self.hindsight:
+                self.model_score += exchange.model_scores[:, step]
+                expected = (exchange.expected_vote * played[:, step]).sum(axis=1)
+                self.regret = self.regret.add(expected, losses[:, step])
+            line = self._line(exchange, step)
+            self.emit(line)
+        return line
+
+    def _line(self, exchange: Exchange, step: int) -> Line:
+        running = self.score / self.rounds
+        first = step == 0
+        line: Line = {
+            "round": self.rounds,
+            "exchange": exchange.index,
+            "mean": float(running.mean()),
+            "std": float(running.std()),
+            "score": float(exchange.scores[:, step].mean()),
+        }
+        if self.hindsight:
+            regret = self.regret.value
+            low, middle, high = np.quantile(regret, [0.1, 0.5, 0.9]).tolist()
+            line |= {
+                "regret": float(regret.mean()),
+                "regret_std": float(regret.std()),
+                "regret_quantiles": [low, middle, high],
+            }
+        return line | {
+            "down": int(exchange.traffic.down.sum()) if first else 0,
+            "up": int(exchange.traffic.up.sum()) if first else 0,
+            "held": float(exchange.traffic.held.mean()),
+            "groups": exchange.grants.groups,
+        }
+
+    def per_client(self) -> dict[str, AnyArray]:
+        """Arrays with a leading client axis."""
+        arrays: dict[str, AnyArray] = {
+            "score": self.score / self.rounds,
+            "down": self.down,
+            "up": self.up,
+            "most_held": self.most_held,
+            "held_share": self.held_rounds / self.rounds,
+            "vote_share": self.voted / self.rounds,
+        }
+        if self.hindsight:
+            arrays["regret"] = self.regret.value
+            arrays["model_score"] = self.model_score / self.rounds
+        return arrays
+
+
+def best_score(model_scores: Floats, metric: str) -> Floats:
+    """[N] the score of each client's best single model of the run, in the table's own metric."""
+    return model_scores.max(axis=1) if metric == "accuracy" else model_scores.min(axis=1)
