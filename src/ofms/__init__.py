@@ -1,7 +1,7 @@
 """Online federated model selection and fine-tuning (OFMS-FT).
 
-Every device picks, round by round, the models that fit its memory, predicts with the best one, learns which models suit it,
-and fine-tunes the dictionary together with the others under a limited upload bandwidth.
+Every device picks, round by round, the models that fit its memory, predicts with the best one, learns which models
+suit it, and fine-tunes the dictionary together with the others under a limited upload bandwidth.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """The engine: every model of the dictionary on the samples of every client, workers over models.
 
-One gradient step from shared parameters is linear in the clients, so the updates that N clients would make of a model fuse
-into one weighted backward pass (1r2), (3r2):
+One gradient step from shared parameters is linear in the clients, so the updates that N clients would make of a model
+fuse into one weighted backward pass (1r2), (3r2):
 
     θ_k ← θ_k - η_f/N · ∇ Σ_i w_ik L_i(θ_k),   w_ik = α/q_ik where client i uploads and holds k, else 0.
 
-Models are independent of each other: they are what runs in parallel, with one intra-op thread a worker. Work is cut in pieces
-that do not depend on the number of workers, so neither do the results.
+Models are independent of each other: they are what runs in parallel, with one intra-op thread a worker. Work is cut in
+pieces that do not depend on the number of workers, so neither do the results.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -41,8 +42,10 @@ Result = TypeVar("Result")
 # Samples a forward and backward pass takes at once: as many as stay in the cache.
 _IMAGES_AT_ONCE = 128
 _VECTORS_AT_ONCE = 1024
-# Clients whose own parameters are trained side by side.
-_CLIENTS_AT_ONCE = 16
+# Models of one architecture whose layers are one batched product; those of similar numbers of samples go together.
+_MODELS_AT_ONCE = 5
+# Numbers in the parameters of clients that are trained side by side.
+_VALUES_AT_ONCE = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,20 +63,29 @@ class Engine:
     """
 
     def __init__(
-        self, dictionary: Dictionary, stream: Stream, *, dtype: torch.dtype = torch.float32, workers: int | None = None
+        self,
+        dictionary: Dictionary,
+        stream: Stream,
+        *,
+        dtype: torch.dtype = torch.float32,
+        workers: int | None = None,
     ) -> None:
         self.task = dictionary.task
         self.names = [model.name for model in dictionary.models]
+        self.values = [model.values for model in dictionary.models]
         self.trainable = [model.trainable for model in dictionary.models]
         self.modules = [_load(model.module, model.tensors, model.trainable, dtype) for model in dictionary.models]
         self.parameters = [dict(module.named_parameters()) for module in self.modules]
         self.x = torch.from_numpy(stream.x).to(dtype)
-        self.y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(torch.int64 if self.task == "classification" else dtype)
+        self.y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(
+            torch.int64 if self.task == "classification" else dtype
+        )
         self.images = self.x.ndim == 5
         self.stacks = _stacks(dictionary, self.modules)
         self.single = sorted(set(range(len(self.modules))) - {model for stack in self.stacks for model in stack.models})
         self.workers = workers if workers is not None else (os.cpu_count() or 1)
         self._threads = one_thread_a_worker()
+        self._shells: dict[tuple[int, int], nn.Module] = {}
         self._check_shapes(stream)
 
     def __enter__(self) -> Self:
@@ -122,14 +134,13 @@ class Engine:
         result = self._empty_evaluation(span)
 
         def evaluate_some(model: int, rows: AnyArray) -> None:
-            module = self.modules[model]
-            start = personal.own_copies(module, self.trainable[model], rows.size)
+            module, start = self._own_copies(model, rows.size)
             adapted = personal.adapt(module, start, *self._samples(rows, past), rate, self.task)
             with torch.no_grad():
                 output = personal.outputs(module, adapted, self.x[rows, span[0] : span[1]])
             self._fill(result, span, model, rows, output)
 
-        self._run([partial(evaluate_some, model, rows) for model, rows in _by_model(held)])
+        self._run([partial(evaluate_some, model, rows) for model, rows in _pieces_of_clients(held, self.values)])
         self._require_finite(result.losses, held, span[0])
         return result
 
@@ -148,13 +159,20 @@ class Engine:
     def update(self, window: Window, pull: Floats, local: LocalUpdate) -> Deltas:
         """The updates of all clients, weighted by [N, K] `pull` and summed, for each model that has any."""
         if isinstance(local, GradientStep):
-            # The longest first, so that no worker is left with it at the end.
             counts = np.count_nonzero(pull, axis=0)
-            models = [int(model) for model in np.argsort(-counts, kind="stable") if counts[model]]
-            steps = self._run([partial(self._fused_step, model, window, pull[:, model], local.rate) for model in models])
-            deltas = dict(zip(models, steps, strict=True))
+            # The longest first, so that no worker is left with it at the end.
+            order = [int(model) for model in np.argsort(-counts, kind="stable") if counts[model]]
+            jobs = [
+                partial(self._fused_step, model, window, pull, local.rate) for model in order if model in self.single
+            ]
+            for stack in self.stacks:
+                positions = [stack.models.index(model) for model in order if model in stack.models]
+                for first in range(0, len(positions), _MODELS_AT_ONCE):
+                    some = positions[first : first + _MODELS_AT_ONCE]
+                    jobs.append(partial(self._stacked_step, stack, some, window, pull, local.rate))
+            deltas = {model: delta for part in self._run(jobs) for model, delta in part.items()}
         else:
-            pieces = list(_by_model(pull > 0))
+            pieces = list(_pieces_of_clients(pull > 0, self.values))
             parts = self._run(
                 [partial(self._own_steps, model, rows, window, pull[rows, model], local) for model, rows in pieces]
             )
@@ -183,43 +201,68 @@ class Engine:
         stored = self.modules[model].state_dict()
         return {name: tensor.clone() for name, tensor in stored.items() if not name.endswith("num_batches_tracked")}
 
-    def _fused_step(self, model: int, window: Window, pull: Floats, rate: float) -> dict[str, torch.Tensor]:
-        rows = np.flatnonzero(pull)
+    def _fused_step(self, model: int, window: Window, pull: Floats, rate: float) -> Deltas:
+        rows = np.flatnonzero(pull[:, model])
         x, y = self._samples(rows, window)
-        weights = torch.from_numpy(np.outer(pull[rows], window.weights).reshape(-1)).to(self.x.dtype)
+        weights = torch.from_numpy(np.outer(pull[rows, model], window.weights).reshape(-1)).to(self.x.dtype)
         module, names = self.modules[model], self.trainable[model]
         leaves = [self.parameters[model][name] for name in names]
-        total: list[torch.Tensor] | None = None
-        flat_x, flat_y = x.flatten(0, 1), y.flatten()
-        at_once = _IMAGES_AT_ONCE if self.images else _VECTORS_AT_ONCE
-        for xs, ys, ws in zip(
-            self._pieces(flat_x), flat_y.split(at_once), weights.split(at_once), strict=True
-        ):
+        total: list[torch.Tensor] = []
+        parts = zip(self._pieces(x.flatten(0, 1)), self._pieces(y.flatten()), self._pieces(weights), strict=True)
+        for xs, ys, ws in parts:
             loss = (sample_losses(module(xs), ys, self.task) * ws).sum()
             slopes = torch.autograd.grad(loss, leaves)
-            total = list(slopes) if total is None else [whole.add_(part) for whole, part in zip(total, slopes, strict=True)]
-        assert total is not None
-        return {name: slope.mul_(-rate) for name, slope in zip(names, total, strict=True)}
+            total = [whole.add_(part) for whole, part in zip(total, slopes, strict=True)] if total else list(slopes)
+        return {model: {name: slope.mul_(-rate) for name, slope in zip(names, total, strict=True)}}
+
+    def _stacked_step(self, stack: Stack, positions: list[int], window: Window, pull: Floats, rate: float) -> Deltas:
+        some = stack.some(positions)
+        counts = np.count_nonzero(pull[:, some.models], axis=0)
+        # Every model's own clients, filled up with clients of weight 0.
+        rows = np.argsort(pull[:, some.models] == 0, axis=0, kind="stable")[: counts.max()].T
+        weights = np.take_along_axis(pull[:, some.models].T, rows, axis=1)
+        samples = torch.from_numpy((weights[:, :, None] * window.weights).reshape(len(some.models), -1)).to(
+            self.x.dtype
+        )
+        x, y = self._samples(rows, window)
+        total: dict[str, torch.Tensor] = {}
+        parts = (tensor.split(_VECTORS_AT_ONCE, dim=1) for tensor in (x.flatten(1, 2), y.flatten(1, 2), samples))
+        for xs, ys, ws in zip(*parts, strict=True):
+            slopes = some.gradients(xs, ys, ws, self.task)
+            total = {name: total[name].add_(slopes[name]) for name in total} if total else slopes
+        for slope in total.values():
+            slope.mul_(-rate)
+        return {
+            model: {name: total[name][row] for name in self.trainable[model]} for row, model in enumerate(some.models)
+        }
 
     def _own_steps(
         self, model: int, rows: AnyArray, window: Window, pull: Floats, local: Epochs | Adapted
     ) -> dict[str, torch.Tensor]:
-        module = self.modules[model]
-        start = personal.own_copies(module, self.trainable[model], rows.size)
+        module, start = self._own_copies(model, rows.size)
         x, y = self._samples(rows, window)
         after = personal.train(module, start, x, y, local, self.task)
         weights = torch.from_numpy(pull).to(self.x.dtype)
         return {name: torch.tensordot(weights, after[name] - start[name], dims=1) for name in after}
 
+    def _own_copies(self, model: int, clients: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+        """A network for this thread alone, which `torch.func` fills with the clients' parameters, and those."""
+        key = (threading.get_ident(), model)
+        if key not in self._shells:
+            self._shells[key] = copy.deepcopy(self.modules[model])
+        return self._shells[key], personal.own_copies(self.modules[model], self.trainable[model], clients)
+
     def _samples(self, rows: AnyArray, window: Window) -> tuple[torch.Tensor, torch.Tensor]:
         return self.x[rows, window.first : window.stop], self.y[rows, window.first : window.stop]
 
-    def _pieces(self, x: torch.Tensor) -> Iterable[torch.Tensor]:
-        if self.images:
-            return (part.contiguous(memory_format=torch.channels_last) for part in x.split(_IMAGES_AT_ONCE))
-        return x.split(_VECTORS_AT_ONCE)
+    def _pieces(self, samples: torch.Tensor) -> Iterable[torch.Tensor]:
+        if not self.images:
+            vectors: tuple[torch.Tensor, ...] = samples.split(_VECTORS_AT_ONCE)
+            return vectors
+        layout = torch.channels_last if samples.ndim == 4 else torch.contiguous_format
+        return (part.contiguous(memory_format=layout) for part in samples.split(_IMAGES_AT_ONCE))
 
-    def _run(self, tasks: list[Callable[[], Result]]) -> list[Result]:
+    def _run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         return [job.result() for job in [self._pool.submit(task) for task in tasks]]
 
     def _require_finite(self, losses: Floats, wanted: Flags, first: int) -> None:
@@ -242,7 +285,9 @@ class Engine:
                     widths[name] = int(module(self.x[:1, 0]).shape[-1])
             except (RuntimeError, ValueError) as error:
                 reason = str(error).splitlines()[0]
-                raise InvalidInput("models", name, f"it does not take samples of shape {list(stream.x.shape[2:])} ({reason})") from None
+                raise InvalidInput(
+                    "models", name, f"it does not take samples of shape {list(stream.x.shape[2:])} ({reason})"
+                ) from None
         if len(set(widths.values())) > 1:
             raise InvalidInput("models", widths, "their outputs differ in width; a dictionary is for one task")
         self.width = next(iter(widths.values()))
@@ -257,7 +302,9 @@ def _load(
 ) -> nn.Module:
     module = copy.deepcopy(module)
     module.load_state_dict(tensors, strict=False)
-    module = module.to(dtype=dtype, memory_format=torch.channels_last).eval()
+    module.to(dtype)
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module.eval()
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name in trainable)
     return module
@@ -269,15 +316,19 @@ def _stacks(dictionary: Dictionary, modules: list[nn.Module]) -> list[Stack]:
         if is_stackable(module):
             alike.setdefault(str(module), []).append(index)
     return [
-        stack_modules(models, [module for module in (modules[index] for index in models) if isinstance(module, nn.Sequential)])
+        stack_modules(
+            models,
+            [module for module in (modules[index] for index in models) if isinstance(module, nn.Sequential)],
+        )
         for models in alike.values()
         if len(models) > 1
     ]
 
 
-def _by_model(wanted: Flags) -> Iterable[tuple[int, AnyArray]]:
-    """(model, clients) in pieces of a fixed size."""
+def _pieces_of_clients(wanted: Flags, values: list[int]) -> Iterable[tuple[int, AnyArray]]:
+    """(model, clients) in pieces whose size depends on the model alone."""
     for model in range(wanted.shape[1]):
         rows = np.flatnonzero(wanted[:, model])
-        for first in range(0, rows.size, _CLIENTS_AT_ONCE):
-            yield model, rows[first : first + _CLIENTS_AT_ONCE]
+        at_once = max(1, _VALUES_AT_ONCE // values[model])
+        for first in range(0, rows.size, at_once):
+            yield model, rows[first : first + at_once]

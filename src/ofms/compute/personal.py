@@ -31,7 +31,11 @@ def train(
         for xs, ys in zip(x.split(local.batch_size, dim=1), y.split(local.batch_size, dim=1), strict=True):
             if isinstance(local, Adapted):
                 half = xs.shape[1] // 2
-                there = _step(current, gradient(current, xs[:, :half], ys[:, :half]), local.adaptation_rate) if half else current
+                there = (
+                    _step(current, gradient(current, xs[:, :half], ys[:, :half]), local.adaptation_rate)
+                    if half
+                    else current
+                )
                 slope = gradient(there, xs[:, half:], ys[:, half:])
             else:
                 slope = gradient(current, xs, ys)

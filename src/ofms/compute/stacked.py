@@ -1,24 +1,33 @@
-"""Fully connected networks of one architecture as one batched product.
+"""Fully connected networks of one architecture as one batched product a layer.
 
-Evaluating twenty small networks on a hundred samples each is launching kernels more than computing; stacked, it is one
-kernel a layer.
+With twenty small networks, launching kernels and recording them for automatic differentiation takes longer than
+computing. Stacked, a layer of all of them is one kernel, and the backward pass is written out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
+from ofms.compute.tasks import sample_losses
+from ofms.models.dictionary import Task
+
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One linear layer of all models: [M, inputs, outputs] and [M, 1, outputs], and whether a ReLU follows."""
+    """One linear layer of M models, and whether a ReLU follows.
+
+    `weight` is [M, outputs, inputs] and `bias` [M, 1, outputs]: the networks' own parameters, whose names there are
+    `weight_name` and `bias_name`.
+    """
 
     weight: torch.Tensor
     bias: torch.Tensor
     relu: bool
+    weight_name: str
+    bias_name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +39,48 @@ class Stack:
 
     def outputs(self, inputs: torch.Tensor) -> torch.Tensor:
         """[M, R, C] from [R, inputs]: the same samples for all models."""
-        hidden = inputs.expand(len(self.models), *inputs.shape)
-        for layer in self.layers:
-            hidden = torch.baddbmm(layer.bias, hidden, layer.weight)
-            if layer.relu:
-                hidden = hidden.relu_()
-        return hidden
+        return _forward(self.layers, inputs.expand(len(self.models), *inputs.shape))[-1]
+
+    def some(self, positions: list[int]) -> Stack:
+        """A stack of some of the models, with parameters of its own."""
+        layers = [replace(layer, weight=layer.weight[positions], bias=layer.bias[positions]) for layer in self.layers]
+        return Stack([self.models[position] for position in positions], layers)
+
+    def gradients(
+        self, inputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, task: Task
+    ) -> dict[str, torch.Tensor]:
+        """Gradients of Σ_r weight_r · loss_r for every model, by parameter name.
+
+        Parameters
+        ----------
+        inputs
+            [M, R, inputs] samples of each model; those beyond a model's own have weight 0.
+        targets, weights
+            [M, R].
+        """
+        activations = _forward(self.layers, inputs)
+        outputs = activations[-1].requires_grad_()
+        losses = sample_losses(outputs.flatten(0, 1), targets.flatten(), task)
+        slope = torch.autograd.grad(losses, outputs, weights.flatten())[0]
+        found: dict[str, torch.Tensor] = {}
+        for depth in reversed(range(len(self.layers))):
+            layer, below = self.layers[depth], activations[depth]
+            found[layer.weight_name] = torch.bmm(slope.transpose(1, 2), below)
+            found[layer.bias_name] = slope.sum(dim=1)
+            if depth:
+                slope = torch.bmm(slope, layer.weight)
+                if self.layers[depth - 1].relu:
+                    slope = torch.ops.aten.threshold_backward(slope, below, 0)
+        return found
+
+
+def _forward(layers: list[Layer], inputs: torch.Tensor) -> list[torch.Tensor]:
+    """The inputs and what each layer makes of them."""
+    activations = [inputs]
+    for layer in layers:
+        result = torch.baddbmm(layer.bias, activations[-1], layer.weight.transpose(1, 2))
+        activations.append(result.relu_() if layer.relu else result)
+    return activations
 
 
 def is_stackable(module: nn.Module) -> bool:
@@ -59,12 +104,12 @@ def stack_modules(models: list[int], modules: list[nn.Sequential]) -> Stack:
     for position, template in enumerate(modules[0]):
         if not isinstance(template, nn.Linear):
             continue
-        linears = [module[position] for module in modules]
+        linears = [layer for layer in (module[position] for module in modules) if isinstance(layer, nn.Linear)]
         weight = torch.stack([linear.weight.detach() for linear in linears])
         bias = torch.stack([linear.bias.detach() for linear in linears])
         for row, linear in enumerate(linears):
             linear.weight.data = weight[row]
             linear.bias.data = bias[row]
         relu = position + 1 < len(modules[0]) and isinstance(modules[0][position + 1], nn.ReLU)
-        layers.append(Layer(weight.transpose(1, 2), bias.unsqueeze(1), relu))
+        layers.append(Layer(weight, bias.unsqueeze(1), relu, f"{position}.weight", f"{position}.bias"))
     return Stack(models, layers)

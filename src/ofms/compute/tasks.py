@@ -42,7 +42,8 @@ def scores(predictions: AnyArray, targets: AnyArray, task: Task) -> Floats:
     """
     if task == "classification":
         return (predictions.argmax(axis=-1) == targets).astype(np.float64)
-    return np.square(predictions[..., 0].astype(np.float64) - targets)
+    errors: Floats = np.square(predictions[..., 0].astype(np.float64) - targets)
+    return errors
 
 
 def softmax(logits: AnyArray) -> AnyArray:

@@ -29,7 +29,13 @@ class ServerBound:
 
 
 def client_bound(
-    *, models: int, learning_rate: float, fewest_clusters: int, most_clusters: int, rounds: int, interval: int = 1
+    *,
+    models: int,
+    learning_rate: float,
+    fewest_clusters: int,
+    most_clusters: int,
+    rounds: int,
+    interval: int = 1,
 ) -> ClientBound:
     """ln K/η + η μ n T, and ln K/η + η · max_j m_j · n T/2.
 

@@ -57,9 +57,7 @@ class Message:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> Self:
         """The message back from its arrays."""
-        values = {
-            field.name: _scalar(arrays[field.name]) if field.name in arrays else None for field in fields(cls)
-        }
+        values = {field.name: _scalar(arrays[field.name]) if field.name in arrays else None for field in fields(cls)}
         return cls(**values)
 
     def rows(self, clients: slice) -> Self:

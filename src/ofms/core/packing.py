@@ -11,7 +11,6 @@ import numpy as np
 
 from ofms.core.typing import Integers
 
-
 # The search recurses once an item; beyond this, the bounds stand as they are.
 _MOST_ITEMS_SEARCHED = 500
 

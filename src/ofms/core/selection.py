@@ -31,8 +31,8 @@ def probabilities(cumulative_losses: Floats, learning_rate: Floats) -> Floats:
     shifted = cumulative_losses - cumulative_losses.min(axis=1, keepdims=True)
     shifted *= -learning_rate[:, None]
     weights = np.exp(shifted, out=shifted)
-    weights /= np.cumsum(weights, axis=1)[:, -1:]
-    return weights
+    pmf: Floats = weights / np.cumsum(weights, axis=1)[:, -1:]
+    return pmf
 
 
 def draw_model(pmf: Floats, uniform: Floats) -> Integers:
@@ -45,7 +45,8 @@ def draw_model(pmf: Floats, uniform: Floats) -> Integers:
     above = cdf > uniform[:, None]
     # Rounding can leave the CDF's end at or below a uniform number close to one: then the last possible model.
     last_possible = np.argmax(cdf == cdf[:, -1:], axis=1)
-    return np.where(above[:, -1], np.argmax(above, axis=1), last_possible)
+    drawn: Integers = np.where(above[:, -1], np.argmax(above, axis=1), last_possible)
+    return drawn
 
 
 def draw_cluster(clusters: Integers, uniform: Floats) -> Integers:
@@ -112,9 +113,7 @@ def update_weights(cumulative_losses: Floats, estimates: Floats) -> Floats:
     return cumulative_losses + estimates
 
 
-def importance_weights(
-    held: Flags, inclusion: Floats, uploads: Flags, groups: int, cap: float | None = None
-) -> Floats:
+def importance_weights(held: Flags, inclusion: Floats, uploads: Flags, groups: int, cap: float | None = None) -> Floats:
     """The weight of a client's gradient, eq. (2r2): α · min(1/q, cap) where it uploads and holds, else 0.
 
     >>> importance_weights(

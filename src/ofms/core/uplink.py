@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ofms.core.packing import first_fit_decreasing
 from ofms.core.typing import Flags, Integers
 
@@ -21,7 +19,8 @@ class Groups:
     @property
     def uploads(self) -> Flags:
         """G_t as flags over clients."""
-        return self.group == self.drawn
+        uploads: Flags = self.group == self.drawn
+        return uploads
 
 
 def upload_needs(wanted: Flags, upload: Integers) -> Integers:

@@ -1,8 +1,8 @@
 """Air: hourly air quality at four sites in Beijing; the target is NO2 (UCI 501).
 
-Models are pre-trained on Dongsi and Dingling; clients see Aotizhongxin and Changping, in time order. Rows with a missing
-value are dropped. Feature vectors are divided by their largest Euclidean norm, targets scaled to [0, 1], both over the rows of
-all clients at the paper's size, so that a smaller run sees the same numbers.
+Models are pre-trained on Dongsi and Dingling; clients see Aotizhongxin and Changping, in time order. Rows with a
+missing value are dropped. Feature vectors are divided by their largest Euclidean norm, targets scaled to [0, 1], both
+over the rows of all clients at the paper's size, so that a smaller run sees the same numbers.
 
 References
 ----------
@@ -57,14 +57,14 @@ class Air:
         for site, rows in zip(TEST_SITES, features, strict=True):
             if len(rows) < needed:
                 raise InvalidInput(
-                    "rounds × clients", f"{rounds} × {clients}", f"{site} has {len(rows):,} complete rows; ask for fewer"
+                    "rounds × clients",
+                    f"{rounds} × {clients}",
+                    f"{site} has {len(rows):,} complete rows; ask for fewer",
                 )
         counts = (at_first, clients - at_first)
         x = [rows[: count * rounds].reshape(count, rounds, -1) for rows, count in zip(features, counts, strict=True)]
         y = [values[: count * rounds].reshape(count, rounds) for values, count in zip(targets, counts, strict=True)]
-        return Stream(
-            np.concatenate(x).astype(np.float32), np.concatenate(y).astype(np.float32), self.task
-        )
+        return Stream(np.concatenate(x).astype(np.float32), np.concatenate(y).astype(np.float32), self.task)
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
         parts = [_read_site(site, _ROWS_TRAINED_AT_A_SITE) for site in TRAINING_SITES]
@@ -87,7 +87,9 @@ def _read_site(site: str, rows: int) -> tuple[Floats, Floats]:
         raise InvalidInput("dataset", "air", "reading it needs pandas: pip install 'ofms[experiments]'") from None
     path = _path(site)
     if not path.is_file():
-        raise InvalidInput("OFMS_DATA", data_folder(), f"{path.name} is not in its folder 'air'; put UCI 501's files there")
+        raise InvalidInput(
+            "OFMS_DATA", data_folder(), f"{path.name} is not in its folder 'air'; put UCI 501's files there"
+        )
     try:
         table = pandas.read_csv(path)
     except (ValueError, OSError) as error:

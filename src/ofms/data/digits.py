@@ -56,7 +56,7 @@ def _load() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     except ImportError:
         raise InvalidInput("dataset", "digits", "it comes with scikit-learn: pip install 'ofms[experiments]'") from None
     raw = load_digits()
-    return (raw.images[:, None] / 16).astype(np.float32), raw.target.astype(np.int64)
+    return (raw.data / 16).astype(np.float32), raw.target.astype(np.int64)
 
 
 dataset = Digits()

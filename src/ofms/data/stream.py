@@ -55,7 +55,9 @@ class Stream:
             if broken.any():
                 client, step = (int(index) for index in np.argwhere(broken)[0][:2])
                 raise InvalidInput(
-                    f"stream {name}", "not finite", f"client {client} has it in round {step}; drop or fill the sample"
+                    f"stream {name}",
+                    "not finite",
+                    f"client {client} has it in round {step}; drop or fill the sample",
                 )
         if self.task == "classification" and (self.y.dtype.kind not in "iu" or self.y.min() < 0):
             raise InvalidInput("stream targets", self.y.dtype, "classes are whole numbers from 0 on")

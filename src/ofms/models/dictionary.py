@@ -264,6 +264,8 @@ def _read_model(folder: Path, entry: ModelEntry) -> Model:
         found = list(tensors[name].shape) if name in tensors else "nothing"
         if wanted != found:
             raise InvalidInput(
-                f"{path}: {name}", found, f"architecture {entry.architecture!r} has {wanted} there; mend one of them"
+                f"{path}: {name}",
+                found,
+                f"architecture {entry.architecture!r} has {wanted} there; mend one of them",
             )
     return _model(entry, module, tensors)

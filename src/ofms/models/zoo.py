@@ -98,7 +98,9 @@ def build_module(architecture: str, options: Mapping[str, Any]) -> nn.Module:
     try:
         inspect.signature(factory).bind(**options)
     except TypeError as error:
-        raise InvalidInput("options", dict(options), f"architecture {architecture!r} does not take them: {error}") from None
+        raise InvalidInput(
+            "options", dict(options), f"architecture {architecture!r} does not take them: {error}"
+        ) from None
     module = factory(**options)
     if not isinstance(module, nn.Module):
         raise InvalidInput("architecture", architecture, "the factory must return a torch.nn.Module")

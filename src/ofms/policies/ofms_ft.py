@@ -171,9 +171,7 @@ class Server:
         return replace(state, version=versions_after(reports, state.version)), step
 
 
-def learning_rates(
-    settings: Settings, catalogue: Catalogue, table: PartitionTable, schedule: Schedule
-) -> Floats:
+def learning_rates(settings: Settings, catalogue: Catalogue, table: PartitionTable, schedule: Schedule) -> Floats:
     """[G] η for each distinct budget of the table."""
     rates = []
     for budget in table.budgets.tolist():
@@ -185,9 +183,7 @@ def learning_rates(
                 rounds=schedule.rounds,
                 interval=schedule.interval,
             )
-        rates.append(
-            resolve_rate("learning_rate", settings.learning_rate, rounds=schedule.rounds, tuned=tuned)
-        )
+        rates.append(resolve_rate("learning_rate", settings.learning_rate, rounds=schedule.rounds, tuned=tuned))
     return np.array(rates)
 
 
@@ -203,9 +199,7 @@ def client_bounds(settings: Settings, fleet: Fleet, table: PartitionTable) -> li
             rounds=fleet.schedule.rounds,
             interval=fleet.schedule.interval,
         )
-        for rate, budget, clusters in zip(
-            rates.tolist(), table.budgets.tolist(), table.clusters, strict=True
-        )
+        for rate, budget, clusters in zip(rates.tolist(), table.budgets.tolist(), table.clusters, strict=True)
     ]
 
 
@@ -221,9 +215,7 @@ def fine_tuning_rate(settings: Settings, fleet: Fleet, table: PartitionTable) ->
             rounds=fleet.schedule.rounds,
             interval=fleet.schedule.interval,
         )
-    return resolve_rate(
-        "fine_tuning_rate", settings.fine_tuning_rate, rounds=fleet.schedule.rounds, tuned=tuned
-    )
+    return resolve_rate("fine_tuning_rate", settings.fine_tuning_rate, rounds=fleet.schedule.rounds, tuned=tuned)
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
@@ -260,6 +252,4 @@ def _require_settings(settings: Settings) -> None:
     if settings.importance_cap is not None and not settings.importance_cap > 0:
         raise InvalidInput("importance_cap", settings.importance_cap, "give a number above 0, or leave it out")
     if settings.server_step != "N" and not isinstance(settings.server_step, int | float):
-        raise InvalidInput(
-            "server_step", settings.server_step, "give a multiplier of the mean, or 'N' for the sum"
-        )
+        raise InvalidInput("server_step", settings.server_step, "give a multiplier of the mean, or 'N' for the sum")

@@ -68,9 +68,7 @@ def find_model(catalogue: Catalogue, model: int | str) -> int:
         return catalogue.names.index(model)
     if isinstance(model, int) and 0 <= model < len(catalogue):
         return model
-    raise InvalidInput(
-        "model", model, f"give a name from the dictionary or an index from 0 to {len(catalogue) - 1}"
-    )
+    raise InvalidInput("model", model, f"give a name from the dictionary or an index from 0 to {len(catalogue) - 1}")
 
 
 def one_model_server(fleet: Fleet, model: int | str, batch_size: int, epochs: int) -> OneModelServer:

@@ -1,7 +1,7 @@
 """PerFedAvg: one pre-trained model as the start from which each client adapts its own copy.
 
-A client takes a gradient step on its recent samples and predicts with the adapted copy. The shared parameters move by the
-gradient at the adapted point (the first-order form): a batch's first half adapts, its second half gives the gradient.
+A client takes a gradient step on its recent samples and predicts with the adapted copy. The shared parameters move by
+the gradient at the adapted point (the first-order form): a batch's first half adapts, its second half gives it.
 
 References
 ----------

@@ -156,7 +156,8 @@ def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: in
 
 def models_to_send(held: Flags, holding: Integers, version: Integers) -> Flags:
     """What is held and not there in the current version."""
-    return held & (holding != version)
+    sent: Flags = held & (holding != version)
+    return sent
 
 
 def versions_after(reports: Reports, version: Integers) -> Integers:

@@ -12,7 +12,12 @@ import msgspec
 import tomli_w
 
 from ofms.core.errors import InvalidInput
-from ofms.policies import MODULES, setting_names, settings_type
+from ofms.core.messages import Catalogue
+from ofms.core.schedule import Schedule
+from ofms.policies import MODULES
+from ofms.policies.protocol import Fleet
+from ofms.policies.registry import setting_names, settings_type
+from ofms.runs.units import parse_bandwidth, parse_budgets
 
 _PACKAGE = "ofms.runs"
 T = TypeVar("T")
@@ -89,6 +94,13 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         except msgspec.ValidationError as error:
             raise _invalid(error, self.settings) from None
 
+    def fleet(self, catalogue: Catalogue) -> Fleet:
+        """The fleet that it describes, in bytes."""
+        largest = int(catalogue.storage.max())
+        budgets = parse_budgets(self.budget, largest=largest, clients=self.clients)
+        bandwidth = parse_bandwidth(self.bandwidth, largest=largest, budgets=budgets)
+        return Fleet(catalogue, budgets, bandwidth, Schedule(self.rounds, self.interval))
+
     def to_toml(self) -> str:
         return tomli_w.dumps({key: value for key, value in msgspec.to_builtins(self).items() if value is not None})
 
@@ -97,7 +109,12 @@ RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {"settings", "experiment",
 
 
 def resolve(
-    experiment: Experiment, name: str, *, task: str, policy: str = "ofms-ft", given: Mapping[str, Any] | None = None
+    experiment: Experiment,
+    name: str,
+    *,
+    task: str,
+    policy: str = "ofms-ft",
+    given: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Put the layers together.
 

@@ -12,18 +12,15 @@ import msgspec
 import torch
 from tqdm import tqdm
 
-from ofms import policies
 from ofms.core.errors import InvalidInput
-from ofms.core.schedule import Schedule
 from ofms.data import load_dataset
-from ofms.data.folder import cache_folder
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
-from ofms.models.pretrain import Recipe, pretrain
 from ofms.policies.protocol import Fleet, Policy
-from ofms.runs.config import Experiment, RunConfig, load_experiment, resolve
+from ofms.policies.registry import build_policy
+from ofms.runs.config import RunConfig, load_experiment, resolve
+from ofms.runs.dictionaries import find_dictionary
 from ofms.runs.folder import RunFolder, new_run_folder
-from ofms.runs.units import parse_bandwidth, parse_budgets
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.simulator.measure import Line, Measurement
@@ -61,8 +58,8 @@ def simulate(
     workers
         Threads; one for each core by default. The result does not depend on it.
     given
-        Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`, `hindsight`) and
-        settings of the policy (`learning_rate`, `window`, …).
+        Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
+        `hindsight`) and settings of the policy (`learning_rate`, `window`, …).
 
     Examples
     --------
@@ -77,70 +74,47 @@ def simulate(
     ((3,), 'mse')
     """
     loaded = load_experiment(experiment)
-    if stream is not None:
-        experiment = f"{experiment} (own stream)" if experiment != "digits" else "own stream"
-        given = {"clients": stream.clients, "rounds": stream.rounds} | given
-    task = stream.task if stream is not None else load_dataset(loaded.dataset).task
     if isinstance(models, str | os.PathLike):
         given["models"] = os.fspath(models)
+    if stream is not None:
+        stream.require_sound()
+        experiment = "own stream"
+        given = {"clients": stream.clients, "rounds": stream.rounds} | given
+    task = stream.task if stream is not None else load_dataset(loaded.dataset).task
     config = resolve(loaded, experiment, task=task, policy=policy, given=given)
     folder = None if out is False else new_run_folder(None if out is True else Path(os.fspath(out)), config)
     if stream is None:
         stream = load_dataset(config.dataset).stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
-    elif config.clients > stream.clients or config.rounds > stream.rounds:
-        raise InvalidInput("stream", (stream.clients, stream.rounds), "it is smaller than the clients and rounds asked for")
+        stream.require_sound()
+    elif stream.clients < config.clients or stream.rounds < config.rounds:
+        raise InvalidInput(
+            "stream",
+            f"{stream.clients} × {stream.rounds}",
+            "more clients or rounds were asked for than it has",
+        )
     else:
         stream = Stream(stream.x[: config.clients, : config.rounds], stream.y[: config.clients, : config.rounds], task)
-    stream.require_sound()
     dictionary = models if isinstance(models, Dictionary) else find_dictionary(loaded, config, progress=progress)
-    fleet = build_fleet(config, dictionary)
-    built = policies.build(config.policy, config.policy_settings(), fleet)
-    return _run(config, built, fleet, dictionary, stream, folder, loopback=loopback, workers=workers, progress=progress)
+    fleet = config.fleet(dictionary.catalogue())
+    built = build_policy(config.policy, config.policy_settings(), fleet)
+    return _run(
+        config,
+        built,
+        fleet,
+        dictionary,
+        stream,
+        folder,
+        loopback=loopback,
+        workers=workers,
+        progress=progress,
+    )
 
 
-def build_fleet(config: RunConfig, dictionary: Dictionary) -> Fleet:
-    """The fleet that a configuration describes, in bytes."""
-    catalogue = dictionary.catalogue()
-    largest = int(catalogue.storage.max())
-    budgets = parse_budgets(config.budget, largest=largest, clients=config.clients)
-    bandwidth = parse_bandwidth(config.bandwidth, largest=largest, budgets=budgets)
-    return Fleet(catalogue, budgets, bandwidth, Schedule(config.rounds, config.interval))
-
-
-def find_dictionary(experiment: Experiment, config: RunConfig, *, progress: bool) -> Dictionary:
-    """The dictionary that was named, or the experiment's own from the cache, pre-trained where it is missing."""
-    if config.models is not None:
-        return Dictionary.read(config.models)
-    folder = cache_folder() / "models" / config.experiment
-    if not folder.exists():
-        train_dictionary(experiment, config.experiment, progress=progress).write(folder)
-    return Dictionary.read(folder)
-
-
-def train_dictionary(experiment: Experiment, name: str, *, workers: int | None = None, progress: bool) -> Dictionary:
-    """Pre-train an experiment's dictionary: every network on every training set of its dataset."""
-    plan = experiment.pretraining
-    if plan is None:
-        raise InvalidInput("experiment", name, "it says nothing on pre-training; give --models DIR")
-    dataset = load_dataset(experiment.dataset)
-    recipes = [
-        Recipe(
-            name=f"{experiment.dataset}-{each.label}-{network.name}",
-            architecture=network.architecture,
-            options=network.options,
-            samples=each.x,
-            targets=each.y,
-            epochs=plan.epochs,
-            batch_size=plan.batch_size,
-            optimizer=network.optimizer,
-            rate=network.rate,
-            momentum=network.momentum,
-            initialisation=network.initialisation,
-        )
-        for each in dataset.training_sets(seed=plan.seed)
-        for network in plan.networks
-    ]
-    return pretrain(recipes, task=dataset.task, seed=plan.seed, workers=workers or os.cpu_count() or 1, progress=progress)
+def prepare(experiment: str, *, given: dict[str, Any]) -> tuple[RunConfig, Dictionary]:
+    """An experiment's configuration and its dictionary, without a run."""
+    loaded = load_experiment(experiment)
+    config = resolve(loaded, experiment, task=load_dataset(loaded.dataset).task, given=given)
+    return config, find_dictionary(loaded, config, progress=True)
 
 
 def _run(

@@ -10,8 +10,7 @@ from ofms.compute.tasks import mixed_predictions, scores
 from ofms.core.bounding import selection_loss
 from ofms.core.ledger import Traffic
 from ofms.core.messages import Grants, Plan
-from ofms.core.schedule import Schedule, past_window
-from ofms.core.schedule import Window
+from ofms.core.schedule import Schedule, Window, past_window
 from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.models.dictionary import Task
 from ofms.policies.protocol import Adapted, LocalUpdate

@@ -52,18 +52,14 @@ class FusedSimulation:
 
     def exchanges(self) -> Iterator[Exchange]:
         """All exchanges, one after the other."""
-        client_state = self.policy.client.join(
-            self.fleet.catalogue, self.fleet.budgets, np.arange(self.stream.clients)
-        )
+        client_state = self.policy.client.join(self.fleet.catalogue, self.fleet.budgets, np.arange(self.stream.clients))
         server_state = self.policy.server.open(self.fleet.catalogue, self.fleet.bandwidth)
         with self.engine:
             for exchange in range(self.fleet.schedule.exchanges):
                 client_state, server_state, record = self._exchange(exchange, client_state, server_state)
                 yield record
 
-    def _exchange(
-        self, exchange: int, client_state: object, server_state: object
-    ) -> tuple[object, object, Exchange]:
+    def _exchange(self, exchange: int, client_state: object, server_state: object) -> tuple[object, object, Exchange]:
         policy, engine, local = self.policy, self.engine, self.policy.local
         span = self.fleet.schedule.span(exchange)
         draws = Draws(self.seed, exchange)

@@ -98,4 +98,5 @@ class Measurement:
 
 def best_score(model_scores: Floats, metric: str) -> Floats:
     """[N] the score of each client's best single model of the run, in the table's own metric."""
-    return model_scores.max(axis=1) if metric == "accuracy" else model_scores.min(axis=1)
+    best: Floats = model_scores.max(axis=1) if metric == "accuracy" else model_scores.min(axis=1)
+    return best

@@ -1,0 +1,40 @@
+# Everything starts here: each target makes .venv and installs what it needs.
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all lint bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+install: $(STAMP)  ## make .venv and install the package with all that development needs
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## from nothing to a finished run: pre-train twenty small models, run OFMS-FT, print one table
+	$(BIN)/python examples/demo.py
+
+test: lint  ## lint, types, import layers and tests; under ten minutes
+	$(BIN)/pytest -n auto -m 'not slow'
+
+test-all: lint  ## the same with the tests that take long
+	$(BIN)/pytest -n auto
+
+lint: $(STAMP)  ## ruff, mypy and the layers of the packages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(STAMP)  ## what it costs, as ratios; with nothing else running
+	$(BIN)/python benchmarks/engine.py
+
+clean:  ## remove .venv and what tools left behind
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,274 @@
+"""The command. It parses and prints; everything else is in the library, imported when it is needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ofms import __version__
+from ofms.policies import MODULES as POLICIES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ofms.simulator.result import Result
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="ofms")
+def cli() -> None:
+    """Online federated model selection and fine-tuning: the right model on every device, from a dictionary that is too
+    large for any of them."""
+
+
+def _assignment(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """KEY=VALUE, with the value as TOML where it is valid TOML, else as a string."""
+    import tomllib
+
+    settings: dict[str, Any] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE")
+        try:
+            settings[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[key.strip()] = text.strip()
+    return settings
+
+
+def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What describes a fleet and a policy's settings."""
+    options = [
+        click.option("--preset", metavar="NAME", help="Settings by name; see `ofms list`."),
+        click.option(
+            "--budget",
+            metavar="B",
+            help="Memory of a client: 5 (times the largest model), 64MiB, 3:60%,5:40%.",
+        ),
+        click.option("--bandwidth", metavar="E", help="Upload of all clients: 50% of the summed budgets, 1GiB."),
+        click.option("--rounds", type=int, help="Samples a client sees."),
+        click.option("--clients", type=int),
+        click.option("--models", type=click.Path(), metavar="DIR", help="A dictionary of one's own."),
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=_assignment,
+            help="Any other setting.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What `run` takes besides."""
+    options = [
+        click.option("--policy", type=click.Choice(list(POLICIES)), default="ofms-ft", show_default=True),
+        click.option("--seed", type=int, default=0, show_default=True),
+        click.option(
+            "--out",
+            type=click.Path(),
+            metavar="DIR",
+            help="The run's folder; a new one under `runs` by default.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@click.argument("experiment", default="digits")
+@_run_options
+@_setting_options
+@click.option("--workers", type=int, help="Threads; one for each core by default. The result does not depend on it.")
+@click.option("--loopback", is_flag=True, help="Client by client through messages: slow, the oracle for the fast way.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
+def run(
+    experiment: str,
+    policy: str,
+    models: str | None,
+    out: str | None,
+    settings: dict[str, Any],
+    workers: int | None,
+    loopback: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Run one policy on an experiment (digits by default, which needs no download)."""
+    from ofms.report.tables import result_table
+    from ofms.simulator.api import simulate
+
+    if workers is not None and workers < 1:
+        raise click.BadParameter(f"{workers}: give at least 1", param_hint="--workers")
+    result = simulate(
+        experiment,
+        policy=policy,
+        models=models,
+        out=True if out is None else out,
+        loopback=loopback,
+        workers=workers,
+        progress=True,
+        **(_given(given) | settings),
+    )
+    click.echo(result_table(result))
+    config = result.config
+    click.echo(f"{config.clients} clients, {config.rounds} rounds in {result.seconds:.1f} s; run in {result.folder}")
+    if result.regret is not None and result.folder is not None:
+        _draw(result.folder, result)
+    if as_json:
+        click.echo(json.dumps(result.summary(), ensure_ascii=False))
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _draw(folder: Path, result: Result) -> None:
+    from ofms.core.errors import InvalidInput
+    from ofms.report.figures import draw_regret
+
+    try:
+        draw_regret([(result.config.policy, result)], folder / "regret.png")
+    except InvalidInput as error:
+        click.echo(f"no picture: {error.remedy}", err=True)
+    else:
+        click.echo(f"regret over rounds: {folder / 'regret.png'}")
+
+
+@cli.command()
+@click.argument("experiment")
+@click.option("--out", type=click.Path(), metavar="DIR", help="The dictionary's folder; in the cache by default.")
+@click.option("--workers", type=int)
+def pretrain(experiment: str, out: str | None, workers: int | None) -> None:
+    """Build an experiment's dictionary."""
+    from pathlib import Path
+
+    from ofms.core.errors import InvalidInput
+    from ofms.core.files import require_writable
+    from ofms.models.dictionary import Dictionary
+    from ofms.runs.config import load_experiment
+    from ofms.runs.dictionaries import dictionary_folder, train_dictionary
+
+    loaded = load_experiment(experiment)
+    folder = Path(out) if out is not None else dictionary_folder(experiment)
+    if folder.exists() and any(folder.iterdir()):
+        Dictionary.read(folder)
+        click.echo(f"{folder} holds a dictionary already; name another --out, or remove it to train again")
+        return
+    try:
+        require_writable(folder.parent)
+    except InvalidInput as error:
+        raise InvalidInput("out", out, error.remedy) from None
+    train_dictionary(loaded, experiment, workers=workers, progress=True).write(folder)
+    click.echo(f"dictionary in {folder}")
+
+
+@cli.command()
+@click.argument("name", required=False)
+def data(name: str | None) -> None:
+    """Check that datasets are there and whole."""
+    from ofms.core.errors import InvalidInput
+    from ofms.data import MODULES, load_dataset
+
+    if name is not None:
+        click.echo(load_dataset(name).check())
+        return
+    for each in MODULES:
+        try:
+            click.echo(load_dataset(each).check())
+        except InvalidInput as error:
+            click.echo(f"{each}: not here; {error}")
+
+
+@cli.command()
+@click.argument("dictionary", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
+def check(dictionary: str, as_json: bool) -> None:
+    """Check a dictionary: its models, costs, smallest budget, clusters per budget."""
+    from ofms.models.dictionary import Dictionary
+    from ofms.report.dictionaries import describe_dictionary, dictionary_tables
+
+    facts = describe_dictionary(Dictionary.read(dictionary))
+    click.echo(dictionary_tables(facts))
+    if as_json:
+        click.echo(json.dumps(facts, ensure_ascii=False))
+
+
+@cli.command("list")
+def list_names() -> None:
+    """Experiments, policies, presets and datasets."""
+    from ofms.data import MODULES, load_dataset
+    from ofms.policies.registry import policy_summary
+    from ofms.runs.config import available, load_experiment, load_preset
+
+    sections = {
+        "experiments": {name: load_experiment(name).summary for name in available("experiments")},
+        "policies": {name: policy_summary(name) for name in POLICIES},
+        "presets": {name: load_preset(name).summary for name in available("presets")},
+        "datasets": {name: load_dataset(name).summary for name in MODULES},
+    }
+    for title, entries in sections.items():
+        click.echo(f"{title}:")
+        for name, summary in entries.items():
+            click.echo(f"  {name:<12} {summary}")
+
+
+@cli.command()
+@click.argument("experiment", default="digits")
+@_setting_options
+@click.option("--distance", type=float, metavar="D", help="‖θ_1 - θ*‖, for the server's bound.")
+@click.option("--gradient", type=float, metavar="G", help="The largest norm of a gradient, for the server's bound.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
+def bounds(
+    experiment: str,
+    distance: float | None,
+    gradient: float | None,
+    settings: dict[str, Any],
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """The theorems' bounds and tuned rates of OFMS-FT for a setting; the preset is `theory` unless named."""
+    from ofms.report.bounds import bounds_table, describe_bounds
+
+    facts = describe_bounds(experiment, _given(given) | settings, distance=distance, gradient=gradient)
+    click.echo(bounds_table(facts))
+    if as_json:
+        click.echo(json.dumps(facts, ensure_ascii=False))
+
+
+def main() -> None:
+    """The command, with one line for a mistake: status 2 for what makes no sense, 1 for anything else."""
+    sys.exit(_main(sys.argv[1:]))
+
+
+def _main(arguments: list[str]) -> int:
+    from ofms.core.errors import InvalidInput, NotFinite
+
+    try:
+        cli.main(arguments, prog_name="ofms", standalone_mode=False)
+    except (InvalidInput, NotFinite) as error:
+        click.echo(f"ofms: {_one_line(str(error))}", err=True)
+        return 2 if isinstance(error, InvalidInput) else 1
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
+    except click.ClickException as error:
+        click.echo(f"ofms: {_one_line(error.format_message())}", err=True)
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("ofms: interrupted", err=True)
+        return 1
+    return 0
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

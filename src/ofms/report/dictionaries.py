@@ -1,0 +1,97 @@
+"""What there is to know about a dictionary before one uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ofms.core.packing import fewest_clusters, partition_models, smallest_budget
+from ofms.models.dictionary import Dictionary
+from ofms.report.tables import format_table
+from ofms.runs.units import human_bytes
+
+_BUDGETS_SHOWN = (2, 3, 5, 10)
+
+
+def describe_dictionary(dictionary: Dictionary) -> dict[str, Any]:
+    """Models, costs, the smallest budget, and the clusters that some budgets give."""
+    catalogue = dictionary.catalogue()
+    largest = int(catalogue.storage.max())
+    least = smallest_budget(catalogue.storage)
+    budgets = []
+    for times in _BUDGETS_SHOWN:
+        budget = times * largest
+        if budget < least:
+            continue
+        clusters = partition_models(catalogue.storage, np.array([budget])).clusters[0]
+        fewest = fewest_clusters(catalogue.storage, budget)
+        budgets.append(
+            {
+                "budget": times,
+                "bytes": budget,
+                "most_clusters": int(clusters.max()),
+                "fewest_clusters": [fewest.lower, fewest.upper],
+            }
+        )
+    return {
+        "task": dictionary.task,
+        "revision": catalogue.revision,
+        "models": [
+            {
+                "name": model.name,
+                "architecture": model.architecture,
+                "values": model.values,
+                "storage": model.storage,
+                "upload": model.upload,
+            }
+            for model in dictionary.models
+        ],
+        "smallest_budget": least,
+        "budgets": budgets,
+    }
+
+
+def dictionary_tables(facts: dict[str, Any]) -> str:
+    """The description as two tables."""
+    largest = max(model["storage"] for model in facts["models"])
+    models = format_table(
+        ["model", "architecture", "values", "storage", "upload", "cost"],
+        [
+            [
+                model["name"],
+                model["architecture"],
+                f"{model['values']:,}",
+                human_bytes(model["storage"]),
+                human_bytes(model["upload"]),
+                f"{model['storage'] / largest:.3f}",
+            ]
+            for model in facts["models"]
+        ],
+    )
+    budgets = format_table(
+        ["budget", "bytes", "clusters at most", "μ"],
+        [
+            [
+                str(row["budget"]),
+                human_bytes(row["bytes"]),
+                str(row["most_clusters"]),
+                format_range(row["fewest_clusters"]),
+            ]
+            for row in facts["budgets"]
+        ],
+    )
+    least = facts["smallest_budget"]
+    return (
+        f"{len(facts['models'])} models for {facts['task']}, revision {facts['revision']}\n\n{models}\n\n"
+        f"smallest budget: {least:,} bytes ({least / largest:.3f} of the largest model)\n\n{budgets}"
+    )
+
+
+def format_range(bounds: list[int]) -> str:
+    """An exact number, or what is known of it.
+
+    >>> format_range([5, 5]), format_range([5, 6])
+    ('5', '5 to 6')
+    """
+    return str(bounds[0]) if bounds[0] == bounds[1] else f"{bounds[0]} to {bounds[1]}"
