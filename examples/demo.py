@@ -1,13 +1,12 @@
 """From nothing to a finished run: pre-train twenty small networks, run OFMS-FT and MAB, print one table.
 
-Fifty clients each see mostly one digit. Each of the twenty models knows one digit well and the others badly; a client can
-hold about a quarter of them at a time.
+Fifty clients each see mostly one digit. Each of the twenty models knows one digit well and the others badly; a client
+can hold about a quarter of them at a time.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import ofms
@@ -25,23 +24,23 @@ def main() -> None:
     train_dictionary(load_experiment("digits"), "digits", progress=True).write(models)
 
     runs = []
-    for name, options in (
-        ("OFMS-FT, as published", {"policy": "ofms-ft", "preset": "published"}),
-        ("OFMS-FT, as in the theorems", {"policy": "ofms-ft", "preset": "theory"}),
-        ("MAB", {"policy": "mab", "preset": "theory"}),
+    for name, policy, preset in (
+        ("OFMS-FT, as published", "ofms-ft", "published"),
+        ("OFMS-FT, as in the theorems", "ofms-ft", "theory"),
+        ("MAB", "mab", "theory"),
     ):
-        out = FOLDER / f"{options['policy']}-{options['preset']}"
-        runs.append((name, ofms.simulate("digits", models=models, out=out, progress=True, **options)))
+        out = FOLDER / f"{policy}-{preset}"
+        result = ofms.simulate("digits", policy=policy, preset=preset, models=models, out=out, progress=True)
+        runs.append((name, result))
 
     picture = FOLDER / "regret.png"
     # Regrets in one loss: the published preset measures its own in the unbounded cross-entropy.
     draw_regret([(name, run) for name, run in runs if run.config.preset == "theory"], picture)
     first = runs[0][1]
-    print(
-        f"\n{first.config.clients} clients, {first.config.rounds} rounds, 20 models, memory for {first.config.budget}:\n"
-    )
+    size = first.config
+    print(f"\n{size.clients} clients, {size.rounds} rounds, 20 models, memory for {size.budget} of the largest:\n")
     print(comparison_table(runs, first))
-    print(f"\nregret over rounds: {picture}\nruns and models: {FOLDER}", file=sys.stdout)
+    print(f"\nregret over rounds: {picture}\nruns and models: {FOLDER}")
 
 
 if __name__ == "__main__":

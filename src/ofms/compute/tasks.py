@@ -41,7 +41,8 @@ def scores(predictions: AnyArray, targets: AnyArray, task: Task) -> Floats:
     array([1.])
     """
     if task == "classification":
-        return (predictions.argmax(axis=-1) == targets).astype(np.float64)
+        right: Floats = (predictions.argmax(axis=-1) == targets).astype(np.float64)
+        return right
     errors: Floats = np.square(predictions[..., 0].astype(np.float64) - targets)
     return errors
 

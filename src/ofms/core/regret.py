@@ -39,7 +39,8 @@ class ClientRegret:
     @property
     def value(self) -> Floats:
         """[N] cumulative regret."""
-        return self.incurred - self.hindsight.min(axis=1)
+        regret: Floats = self.incurred - self.hindsight.min(axis=1)
+        return regret
 
 
 def server_regret(losses: Floats, optimal_losses: Floats) -> Floats:

@@ -95,7 +95,7 @@ def _train(module: nn.Module, recipe: Recipe, task: Task, seed: int, bar: tqdm[A
         for batch in shuffled.split(recipe.batch_size):
             optimizer.zero_grad(set_to_none=True)
             loss = _batch_loss(module(samples[batch]), targets[batch], task)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             bar.update()
         if not torch.isfinite(loss):
@@ -110,16 +110,16 @@ def _batch_loss(outputs: torch.Tensor, targets: torch.Tensor, task: Task) -> tor
 
 
 def _initialise(module: nn.Module, kind: str) -> None:
-    start = {
-        "glorot-uniform": nn.init.xavier_uniform_,
-        "glorot-normal": nn.init.xavier_normal_,
-        "uniform": lambda weight: nn.init.uniform_(weight, -0.05, 0.05),
-        "normal": lambda weight: nn.init.normal_(weight, std=0.05),
-    }.get(kind)
-    if start is None:
-        return
     for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            start(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        if kind == "default" or not isinstance(layer, nn.Linear | nn.Conv2d):
+            continue
+        if kind == "glorot-uniform":
+            nn.init.xavier_uniform_(layer.weight)
+        elif kind == "glorot-normal":
+            nn.init.xavier_normal_(layer.weight)
+        elif kind == "uniform":
+            nn.init.uniform_(layer.weight, -0.05, 0.05)
+        else:
+            nn.init.normal_(layer.weight, std=0.05)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
