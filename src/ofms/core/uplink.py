@@ -26,6 +26,7 @@ class Groups:
 def upload_needs(wanted: Flags, upload: Integers) -> Integers:
     """e_i = Σ_{k ∈ S_i} b_k (alg:6, step 10), in bytes.
 
+    >>> import numpy as np
     >>> upload_needs(np.array([[True, False, True]]), np.array([3, 4, 5])).tolist()
     [8]
     """
@@ -37,6 +38,7 @@ def draw_group(needs: Integers, bandwidth: int, uniform: float) -> Groups:
 
     Examples
     --------
+    >>> import numpy as np
     >>> groups = draw_group(np.array([4, 4, 2]), bandwidth=6, uniform=0.6)
     >>> groups.group.tolist(), groups.count, groups.uploads.tolist()
     ([0, 1, 0], 2, [False, True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, cast
@@ -96,12 +95,13 @@ def build_module(architecture: str, options: Mapping[str, Any]) -> nn.Module:
     """A network from the zoo, or from a user's `package.module:factory`."""
     factory = ZOO.get(architecture) or _own_factory(architecture)
     try:
-        inspect.signature(factory).bind(**options)
-    except TypeError as error:
+        module = factory(**options)
+    except InvalidInput:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInput(
             "options", dict(options), f"architecture {architecture!r} does not take them: {error}"
         ) from None
-    module = factory(**options)
     if not isinstance(module, nn.Module):
         raise InvalidInput("architecture", architecture, "the factory must return a torch.nn.Module")
     return module
@@ -113,6 +113,9 @@ def _own_factory(architecture: str) -> Factory:
     if not colon:
         raise InvalidInput("architecture", architecture, known)
     try:
-        return cast("Factory", getattr(import_module(package), name))
-    except (ImportError, AttributeError) as error:
+        factory = getattr(import_module(package), name)
+    except (ImportError, AttributeError, ValueError) as error:
         raise InvalidInput("architecture", architecture, f"{error}; {known}") from None
+    if not callable(factory):
+        raise InvalidInput("architecture", architecture, f"it is not a function; {known}")
+    return cast("Factory", factory)

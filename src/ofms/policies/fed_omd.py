@@ -44,7 +44,7 @@ class Settings:
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
     """Fed-OMD for a fleet."""
-    server = one_model_server(fleet, settings.model, settings.batch_size, settings.epochs)
+    server = one_model_server(fleet, settings.model, batch_size=settings.batch_size, epochs=settings.epochs)
     rate = resolve_rate("local_rate", settings.local_rate, rounds=fleet.schedule.rounds)
     local = Epochs(rate, settings.epochs, settings.batch_size, settings.window, settings.warm_up)
     return Policy(

@@ -71,10 +71,19 @@ def find_model(catalogue: Catalogue, model: int | str) -> int:
     raise InvalidInput("model", model, f"give a name from the dictionary or an index from 0 to {len(catalogue) - 1}")
 
 
-def one_model_server(fleet: Fleet, model: int | str, batch_size: int, epochs: int) -> OneModelServer:
-    """The server half for a fleet, once what it needs is there."""
+def one_model_server(
+    fleet: Fleet, model: int | str, *, batch_size: int, epochs: int, copies: int = 1
+) -> OneModelServer:
+    """The server half for a fleet, once what it needs is there: memory for `copies` of the model among it."""
     require_budgets(fleet.catalogue, fleet.budgets)
     index = find_model(fleet.catalogue, model)
+    needed = copies * int(fleet.catalogue.storage[index])
+    if fleet.budgets.min() < needed:
+        raise InvalidInput(
+            "budget",
+            f"{int(fleet.budgets.min())} bytes",
+            f"{copies} copies of {fleet.catalogue.names[index]} take {needed} bytes; give at least that",
+        )
     fleet.require_upload(int(fleet.catalogue.upload[index]))
     for field, value in (("batch_size", batch_size), ("epochs", epochs)):
         if value < 1:

@@ -51,7 +51,9 @@ class Settings:
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
     """PerFedAvg for a fleet."""
-    server = one_model_server(fleet, settings.model, settings.batch_size, settings.epochs)
+    server = one_model_server(
+        fleet, settings.model, batch_size=settings.batch_size, epochs=settings.epochs, copies=Adapted.copies
+    )
     rounds = fleet.schedule.rounds
     local = Adapted(
         rate=resolve_rate("local_rate", settings.local_rate, rounds=rounds),

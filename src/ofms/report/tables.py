@@ -31,6 +31,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def format_score(score: Floats, metric: str) -> str:
     """Mean ± std over clients: accuracy in percent, squared errors in thousandths.
 
+    >>> import numpy as np
     >>> format_score(np.array([0.9, 0.8]), "accuracy"), format_score(np.array([0.007, 0.009]), "mse")
     ('85.00 ± 5.00 %', '8.00 ± 1.00 ×10⁻³')
     """

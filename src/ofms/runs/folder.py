@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import msgspec
 import numpy as np
@@ -41,15 +41,19 @@ class RunFolder:
         write_whole(path / CONFIG, config.to_toml().encode())
         self._metrics: IO[bytes] = open(path / METRICS, "wb")  # noqa: SIM115
 
-    def add_round(self, line: Mapping[str, Any]) -> None:
-        self._metrics.write(msgspec.json.encode(line) + b"\n")
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         self._metrics.close()
+
+    def add_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Add lines to the metrics; they are in the file when it returns."""
+        self._metrics.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        self._metrics.flush()
 
     def finish(self, clients: Mapping[str, AnyArray], summary: Mapping[str, Any]) -> None:
         """Write the results; a folder with a summary is a finished run."""
-        self.close()
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **clients)
         write_whole(self.path / CLIENTS, buffer.getvalue())

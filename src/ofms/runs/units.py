@@ -23,14 +23,14 @@ _BANDWIDTH_FORMS = "write '50%' of the summed budgets, bytes as '1GiB', or '250'
 def parse_budgets(text: str, *, largest: int, clients: int) -> Integers:
     """[N] the clients' budgets in bytes.
 
-    A list gives one budget a client, or is repeated evenly; shares are spread evenly over the clients.
+    A list gives each client its own; shares are spread evenly over the clients.
 
     Examples
     --------
     >>> parse_budgets("5", largest=100, clients=3).tolist()
     [500, 500, 500]
     >>> parse_budgets("3:60%,5:40%", largest=100, clients=5).tolist()
-    [300, 500, 300, 300, 500]
+    [300, 500, 300, 500, 300]
     """
     if clients < 1:
         raise InvalidInput("clients", clients, "give at least 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -147,25 +147,21 @@ def _run(
             dtype=dtype,
             workers=workers,
         )
-    written = RunFolder(folder, config) if folder is not None else None
+    measurement = Measurement(stream.clients, len(dictionary), loss_bound=policy.loss_bound, hindsight=config.hindsight)
     lines: list[Line] = []
-    emitters: list[Callable[[Line], None]] = [lines.append]
-    if written is not None:
-        emitters.append(written.add_round)
-    measurement = Measurement(
-        stream.clients,
-        len(dictionary),
-        loss_bound=policy.loss_bound,
-        hindsight=config.hindsight,
-        emit=lambda line: [emit(line) for emit in emitters].clear(),
-    )
     started = time.perf_counter()
-    with tqdm(total=config.rounds, desc=policy.name, unit="round", disable=None if progress else True) as bar:
+    with (
+        RunFolder(folder, config) if folder is not None else nullcontext() as written,
+        tqdm(total=config.rounds, desc=policy.name, unit="round", disable=None if progress else True) as bar,
+    ):
         for exchange in simulation.exchanges():
-            line = measurement.add(exchange)
-            regret = f", regret {line['regret']:.2f}" if config.hindsight else ""
-            bar.set_postfix_str(f"{metric} {line['mean']:.4f}{regret}", refresh=False)
-            bar.update(exchange.span[1] - exchange.span[0])
+            new = measurement.add(exchange)
+            lines += new
+            if written is not None:
+                written.add_rounds(new)
+            regret = f", regret {new[-1]['regret']:.2f}" if config.hindsight else ""
+            bar.set_postfix_str(f"{metric} {new[-1]['mean']:.4f}{regret}", refresh=False)
+            bar.update(len(new))
     result = Result(
         config=config,
         metric=metric,

@@ -6,11 +6,13 @@ It is the oracle for the fused simulator, and the rehearsal for a deployment: a 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import nn
+from torch.func import functional_call
 
 from ofms.compute.tasks import sample_losses
 from ofms.core.draws import Draws
@@ -42,16 +44,17 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(eq=False)
 class LoopbackClient:
-    """A device: its state, its samples, and the models that it was sent and still holds."""
+    """A device: its state, its samples, and the parameters that it was sent and still holds."""
 
     policy: Policy
     schedule: Schedule
-    models: tuple[Model, ...]
+    models: Sequence[Model]
+    networks: Sequence[nn.Module]
     task: Task
     x: torch.Tensor
     y: torch.Tensor
     state: object
-    store: dict[int, torch.nn.Module] = field(default_factory=dict)
+    store: dict[int, Tensors] = field(default_factory=dict)
 
     def request(self, draws: Draws) -> Requests:
         self.state, requests = self.policy.client.request(self.state, draws)
@@ -60,31 +63,23 @@ class LoopbackClient:
     def receive(self, grants: Grants, sent: dict[int, Tensors]) -> Plan:
         """Keep what is granted, let the rest go."""
         self.state, plan = self.policy.client.plan(self.state, grants)
-        for model, tensors in sent.items():
-            module = copy.deepcopy(self.models[model].module).to(self.x.dtype)
-            module.load_state_dict(tensors, strict=False)
-            self.store[model] = module.eval()
         held = set(np.flatnonzero(plan.held[0]).tolist())
-        self.store = {model: module for model, module in self.store.items() if model in held}
+        copies = {model: {name: tensor.clone() for name, tensor in tensors.items()} for model, tensors in sent.items()}
+        self.store = {model: tensors for model, tensors in (self.store | copies).items() if model in held}
         if set(self.store) != held:
             raise AssertionError(f"granted {sorted(held)}, has {sorted(self.store)}")
         return plan
 
     def predict(self, exchange: int) -> tuple[AnyArray, Floats]:
         """[n, K, C] outputs and [n, K] losses of what it holds, NaN for the rest, sample by sample."""
-        local = self.policy.local
-        past = adaptation_window(local, self.schedule, exchange)
         first, stop = self.schedule.span(exchange)
         losses = np.full((stop - first, len(self.models)), np.nan)
         outputs: dict[int, torch.Tensor] = {}
-        for model, module in self.store.items():
-            if past is not None and isinstance(local, Adapted):
-                module = copy.deepcopy(module)
-                trainable = _parameters(module, self.models[model])
-                loss = sample_losses(module(self.x[past.first : past.stop]), self.y[past.first : past.stop], self.task)
-                _descend(trainable, loss.mean(), local.adaptation_rate)
+        for model in self.store:
+            parameters = self._adapted(model, exchange)
             with torch.no_grad():
-                outputs[model] = torch.cat([module(self.x[step : step + 1]) for step in range(first, stop)])
+                steps = [self._outputs(model, parameters, self.x[step : step + 1]) for step in range(first, stop)]
+                outputs[model] = torch.cat(steps)
                 losses[:, model] = sample_losses(outputs[model], self.y[first:stop], self.task).numpy()
         width = next(iter(outputs.values())).shape[-1]
         table = np.full((stop - first, len(self.models), width), np.nan)
@@ -103,32 +98,51 @@ class LoopbackClient:
             for model in np.flatnonzero(reports.updated[0])
         }
 
-    def _update(self, index: int, window: Window, pull: float, local: LocalUpdate) -> Tensors:
-        model = self.models[index]
+    def _update(self, model: int, window: Window, pull: float, local: LocalUpdate) -> Tensors:
         x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
-        module = copy.deepcopy(self.store[index])
-        parameters = _parameters(module, model)
+        start = self._trainable(model)
         if isinstance(local, GradientStep):
-            weights = torch.from_numpy(pull * window.weights).to(x.dtype)
-            loss = (sample_losses(module(x), y, self.task) * weights).sum()
-            slopes = torch.autograd.grad(loss, list(parameters.values()))
-            return {name: -local.rate * slope for name, slope in zip(parameters, slopes, strict=True)}
-        start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+            slopes = self._gradient(model, start, x, y, torch.from_numpy(pull * window.weights).to(x.dtype))
+            return {name: -local.rate * slope for name, slope in slopes.items()}
+        current = start
         for _ in range(local.epochs):
             for xs, ys in zip(x.split(local.batch_size), y.split(local.batch_size), strict=True):
-                if not isinstance(local, Adapted):
-                    _descend(parameters, sample_losses(module(xs), ys, self.task).mean(), local.rate)
-                    continue
-                adapted = copy.deepcopy(module)
-                there = _parameters(adapted, model)
-                half = len(xs) // 2
-                if half:
-                    loss = sample_losses(adapted(xs[:half]), ys[:half], self.task).mean()
-                    _descend(there, loss, local.adaptation_rate)
-                loss = sample_losses(adapted(xs[half:]), ys[half:], self.task).mean()
-                slopes = torch.autograd.grad(loss, list(there.values()))
-                _move(parameters, slopes, local.rate)
-        return {name: pull * (parameters[name].detach() - start[name]) for name in start}
+                if isinstance(local, Adapted):
+                    half = len(xs) // 2
+                    there = self._step(model, current, xs[:half], ys[:half], local.adaptation_rate) if half else current
+                    slopes = self._gradient(model, there, xs[half:], ys[half:])
+                    current = {name: tensor - local.rate * slopes[name] for name, tensor in current.items()}
+                else:
+                    current = self._step(model, current, xs, ys, local.rate)
+        return {name: pull * (current[name] - start[name]) for name in start}
+
+    def _adapted(self, model: int, exchange: int) -> Tensors:
+        """The parameters that predict: adapted to the client's own past where the policy does so."""
+        local, past = self.policy.local, adaptation_window(self.policy.local, self.schedule, exchange)
+        if past is None or not isinstance(local, Adapted):
+            return {}
+        x, y = self.x[past.first : past.stop], self.y[past.first : past.stop]
+        return self._step(model, self._trainable(model), x, y, local.adaptation_rate)
+
+    def _trainable(self, model: int) -> Tensors:
+        return {name: self.store[model][name] for name in self.models[model].trainable}
+
+    def _outputs(self, model: int, parameters: Tensors, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = functional_call(self.networks[model], self.store[model] | parameters, (x,))
+        return outputs
+
+    def _gradient(
+        self, model: int, parameters: Tensors, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> Tensors:
+        """The gradient of the weighted sum of the samples' losses; of their mean without weights."""
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        losses = sample_losses(self._outputs(model, leaves, x), y, self.task)
+        loss = losses.mean() if weights is None else (losses * weights).sum()
+        return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+    def _step(self, model: int, parameters: Tensors, x: torch.Tensor, y: torch.Tensor, rate: float) -> Tensors:
+        slopes = self._gradient(model, parameters, x, y)
+        return {name: tensor - rate * slopes[name] for name, tensor in parameters.items()}
 
 
 class LoopbackSimulation:
@@ -150,6 +164,7 @@ class LoopbackSimulation:
         self.tensors = [
             {name: tensor.to(dtype, copy=True) for name, tensor in model.tensors.items()} for model in dictionary.models
         ]
+        self.networks = [copy.deepcopy(model.module).to(dtype) for model in dictionary.models]
         x = torch.from_numpy(stream.x).to(dtype)
         y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(
             torch.int64 if dictionary.task == "classification" else dtype
@@ -159,6 +174,7 @@ class LoopbackSimulation:
                 policy,
                 fleet.schedule,
                 dictionary.models,
+                self.networks,
                 dictionary.task,
                 x[index],
                 y[index],
@@ -231,29 +247,11 @@ class LoopbackSimulation:
         outputs, losses = [], []
         x = torch.cat([client.x[span[0] : span[1]] for client in self.clients])
         targets = torch.stack([client.y[span[0] : span[1]] for client in self.clients])
-        for model, tensors in zip(self.dictionary.models, self.tensors, strict=True):
+        for network, tensors in zip(self.networks, self.tensors, strict=True):
             with torch.no_grad():
-                module = copy.deepcopy(model.module).to(x.dtype)
-                flat = torch.func.functional_call(module, tensors, (x,))
+                flat = functional_call(network, tensors, (x,))
             output = flat.unflatten(0, targets.shape)
             loss = sample_losses(flat, targets.flatten(), self.dictionary.task)
             outputs.append(output.numpy())
             losses.append(loss.reshape(targets.shape).double().numpy())
         return np.stack(outputs, axis=2), np.stack(losses, axis=2)
-
-
-def _parameters(module: torch.nn.Module, model: Model) -> Tensors:
-    """The parameters that fine-tuning changes, as leaves that take a gradient."""
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name in model.trainable)
-    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-
-
-def _descend(parameters: Tensors, loss: torch.Tensor, rate: float) -> None:
-    _move(parameters, torch.autograd.grad(loss, list(parameters.values())), rate)
-
-
-def _move(parameters: Tensors, slopes: tuple[torch.Tensor, ...], rate: float) -> None:
-    with torch.no_grad():
-        for parameter, slope in zip(parameters.values(), slopes, strict=True):
-            parameter.sub_(slope, alpha=rate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,10 @@ Line = dict[str, Any]
 
 
 class Measurement:
-    """Adds up exchanges; `emit` gets one line a round."""
+    """Adds up exchanges."""
 
-    def __init__(
-        self, clients: int, models: int, *, loss_bound: str, hindsight: bool, emit: Callable[[Line], None]
-    ) -> None:
-        self.loss_bound, self.hindsight, self.emit = loss_bound, hindsight, emit
+    def __init__(self, clients: int, models: int, *, loss_bound: str, hindsight: bool) -> None:
+        self.loss_bound, self.hindsight = loss_bound, hindsight
         self.rounds = 0
         self.score = np.zeros(clients)
         self.model_score = np.zeros((clients, models))
@@ -32,8 +29,8 @@ class Measurement:
         self.held_rounds = np.zeros((clients, models), dtype=np.int64)
         self.voted = np.zeros((clients, models))
 
-    def add(self, exchange: Exchange) -> Line:
-        """Add an exchange; returns the line of its last round."""
+    def add(self, exchange: Exchange) -> list[Line]:
+        """Add an exchange; one line for each of its rounds."""
         played = selection_loss(exchange.played, self.loss_bound)
         losses = selection_loss(exchange.losses, self.loss_bound)
         traffic = exchange.traffic
@@ -43,7 +40,7 @@ class Measurement:
         rounds = exchange.span[1] - exchange.span[0]
         self.held_rounds += rounds * exchange.plan.held
         self.voted += rounds * exchange.plan.vote
-        line: Line = {}
+        lines = []
         for step in range(rounds):
             self.rounds += 1
             self.score += exchange.scores[:, step]
@@ -51,9 +48,8 @@ class Measurement:
                 self.model_score += exchange.model_scores[:, step]
                 expected = (exchange.expected_vote * played[:, step]).sum(axis=1)
                 self.regret = self.regret.add(expected, losses[:, step])
-            line = self._line(exchange, step)
-            self.emit(line)
-        return line
+            lines.append(self._line(exchange, step))
+        return lines
 
     def _line(self, exchange: Exchange, step: int) -> Line:
         running = self.score / self.rounds

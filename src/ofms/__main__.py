@@ -1,0 +1,8 @@
+"""`python -m ofms` is the command."""
+
+from __future__ import annotations
+
+from ofms.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Draws belong to (seed, purpose, exchange, client) and to nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ofms.core.draws import Draws, Purpose
+
+seeds = st.integers(0, 2**63 - 1)
+
+
+@given(seeds, st.integers(0, 10**6), st.sampled_from(Purpose), st.lists(st.integers(0, 5000), min_size=1, max_size=20))
+def test_a_device_and_a_simulation_get_the_same_number(
+    seed: int, exchange: int, purpose: Purpose, clients: list[int]
+) -> None:
+    draws = Draws(seed, exchange)
+    row = draws.uniform(purpose, np.arange(5001))
+    assert draws.uniform(purpose, np.array(clients)).tolist() == row[clients].tolist()
+    for client in clients:
+        assert draws.uniform(purpose, np.array([client]))[0] == row[client]
+
+
+@given(seeds, st.integers(1, 300), st.integers(1, 300))
+def test_another_client_changes_nobody_elses_draws(seed: int, few: int, more: int) -> None:
+    draws = Draws(seed, 0)
+    larger = draws.uniform(Purpose.MODEL, np.arange(few + more))
+    assert draws.uniform(Purpose.MODEL, np.arange(few)).tolist() == larger[:few].tolist()
+
+
+def test_the_layout_is_the_one_that_the_format_fixes() -> None:
+    counter = np.array([0, 0, 5, 0], dtype=np.uint64)
+    philox = np.random.Philox(key=np.array([42, Purpose.CLUSTER], dtype=np.uint64), counter=counter)
+    expected = np.random.Generator(philox).random(10)
+    assert Draws(42, 5).uniform(Purpose.CLUSTER, np.arange(10)).tolist() == expected.tolist()
+
+
+def test_purposes_exchanges_and_seeds_have_streams_of_their_own() -> None:
+    rows = [
+        Draws(seed, exchange).uniform(purpose, np.arange(8)).tolist()
+        for seed in (0, 1)
+        for exchange in (0, 1)
+        for purpose in Purpose
+    ]
+    assert len({tuple(row) for row in rows}) == len(rows)

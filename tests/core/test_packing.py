@@ -1,0 +1,168 @@
+"""Packing: first-fit decreasing against the plain algorithm, exact counts against brute force."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ofms.core.packing import (
+    fewest_bins,
+    fewest_clusters,
+    first_fit_decreasing,
+    largest_cluster_upload,
+    partition_models,
+    smallest_budget,
+)
+
+
+def plain_first_fit_decreasing(sizes: list[int], capacity: int) -> list[int]:
+    """The textbook, one item at a time."""
+    bins: list[int] = []
+    where = [0] * len(sizes)
+    for item in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
+        for number, room in enumerate(bins):
+            if sizes[item] <= room:
+                bins[number] -= sizes[item]
+                where[item] = number
+                break
+        else:
+            where[item] = len(bins)
+            bins.append(capacity - sizes[item])
+    return where
+
+
+def brute_force_count(sizes: list[int], capacity: int) -> int:
+    """The least number of bins by trying every subset as the next bin."""
+    full = (1 << len(sizes)) - 1
+    weight = [sum(size for bit, size in enumerate(sizes) if subset >> bit & 1) for subset in range(full + 1)]
+
+    @cache
+    def least(left: int) -> int:
+        if not left:
+            return 0
+        first = left & -left
+        best, subset = len(sizes), left
+        while subset:
+            if subset & first and weight[subset] <= capacity:
+                best = min(best, 1 + least(left & ~subset))
+            subset = (subset - 1) & left
+        return best
+
+    return least(full)
+
+
+items = st.integers(1, 60).flatmap(
+    lambda capacity: st.tuples(st.lists(st.integers(0, capacity), max_size=40), st.just(capacity))
+)
+
+
+@given(items)
+def test_first_fit_decreasing_equals_the_plain_algorithm(case: tuple[list[int], int]) -> None:
+    sizes, capacity = case
+    packing = first_fit_decreasing(np.array(sizes, dtype=np.int64), capacity)
+    expected = plain_first_fit_decreasing(sizes, capacity)
+    assert packing.bin.tolist() == expected
+    assert packing.count == (max(expected) + 1 if expected else 0)
+
+
+def test_first_fit_decreasing_equals_the_plain_algorithm_for_many_items_of_few_sizes() -> None:
+    sizes = np.random.default_rng(0).choice([3, 5, 7, 11, 19, 40], size=3000).tolist()
+    for capacity in (40, 41, 97, 5000):
+        assert first_fit_decreasing(np.array(sizes), capacity).bin.tolist() == plain_first_fit_decreasing(
+            sizes, capacity
+        )
+
+
+def test_an_item_that_fits_nowhere_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"sizes must lie in \[0, 5\]"):
+        first_fit_decreasing(np.array([3, 6]), 5)
+
+
+small_items = st.integers(5, 30).flatmap(
+    lambda capacity: st.tuples(st.lists(st.integers(1, capacity), min_size=1, max_size=9), st.just(capacity))
+)
+
+
+@given(small_items)
+def test_the_fewest_bins_are_exact_and_first_fit_decreasing_keeps_its_guarantee(case: tuple[list[int], int]) -> None:
+    sizes, capacity = case
+    least = brute_force_count(sizes, capacity)
+    count = fewest_bins(np.array(sizes), capacity)
+    assert (count.lower, count.upper) == (least, least)
+    assert first_fit_decreasing(np.array(sizes), capacity).count <= 11 / 9 * least + 2 / 3
+
+
+@given(small_items)
+def test_bounds_stay_honest_when_the_search_is_cut_short(case: tuple[list[int], int]) -> None:
+    sizes, capacity = case
+    count = fewest_bins(np.array(sizes), capacity, effort=1)
+    assert count.lower <= brute_force_count(sizes, capacity) <= count.upper
+
+
+dictionaries = st.lists(st.integers(1, 50), min_size=2, max_size=20).flatmap(
+    lambda costs: st.tuples(st.just(costs), st.integers(smallest_budget(np.array(costs)), 2 * sum(costs) + 1))
+)
+
+
+@given(dictionaries)
+def test_clusters_partition_the_other_models_and_fit(case: tuple[list[int], int]) -> None:
+    costs, budget = np.array(case[0]), case[1]
+    table = partition_models(costs, np.array([budget]))
+    for chosen in range(costs.size):
+        cluster = table.cluster[0, chosen]
+        others = np.delete(np.arange(costs.size), chosen)
+        assert cluster[chosen] == -1
+        assert set(cluster[others].tolist()) == set(range(table.clusters[0, chosen]))
+        loads = np.bincount(cluster[others], weights=costs[others])
+        assert loads.max() <= budget - costs[chosen]
+
+
+@given(dictionaries)
+def test_clusters_number_at_most_what_the_proof_needs(case: tuple[list[int], int]) -> None:
+    costs, budget = np.array(case[0]), case[1]
+    clusters = partition_models(costs, np.array([budget])).clusters[0]
+    mu = fewest_clusters(costs, budget)
+    assert clusters.max() <= 11 / 9 * mu.upper + 2 / 3
+    assert clusters.max() <= 2 * mu.upper
+    if mu.exact:
+        assert clusters.max() >= mu.lower
+
+
+@pytest.mark.parametrize(("budget", "mu"), [(2, 19), (3, 10), (5, 5), (10, 3), (20, 1)])
+def test_mu_of_equal_costs_is_rounded_up(budget: int, mu: int) -> None:
+    count = fewest_clusters(np.ones(20, dtype=np.int64), budget)
+    assert (count.lower, count.upper) == (mu, mu)
+
+
+@pytest.mark.parametrize("budget", [2, 3, 5, 10])
+@pytest.mark.parametrize("values", [(240_528, 159_254), (273_066, 307_114)])
+def test_mu_is_exact_for_the_papers_dictionaries(values: tuple[int, int], budget: int) -> None:
+    costs = 4 * np.array(values * 10)
+    assert fewest_clusters(costs, budget * int(costs.max())).exact
+
+
+@given(st.lists(st.integers(100_000, 1_000_000), min_size=20, max_size=20), st.sampled_from([2, 3, 5, 10]))
+def test_mu_is_exact_for_twenty_models_of_any_sizes(costs: list[int], budget: int) -> None:
+    assert fewest_clusters(np.array(costs), budget * max(costs)).exact
+
+
+def test_a_larger_capacity_may_need_more_bins() -> None:
+    sizes = np.array([44, 24, 24, 22, 21, 17, 8, 8, 6, 6])
+    assert [first_fit_decreasing(sizes, capacity).count for capacity in (60, 61)] == [3, 4]
+
+
+@given(dictionaries)
+def test_the_largest_upload_is_that_of_some_set_that_can_be_drawn(case: tuple[list[int], int]) -> None:
+    costs, budget = np.array(case[0]), case[1]
+    uploads = costs[::-1].copy()
+    table = partition_models(costs, np.array([budget]))
+    sums = [
+        uploads[chosen] + uploads[table.cluster[0, chosen] == cluster].sum()
+        for chosen in range(costs.size)
+        for cluster in range(table.clusters[0, chosen])
+    ]
+    assert largest_cluster_upload(uploads, table) == max(sums)

@@ -1,0 +1,65 @@
+"""Windows, bounds and rates against hand-worked values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ofms.core.bounds import client_bound, tuned_fine_tuning_rate, tuned_learning_rate
+from ofms.core.errors import InvalidInput
+from ofms.core.rates import resolve_rate
+from ofms.core.schedule import Schedule, tuning_window
+
+
+@given(st.integers(1, 300), st.integers(1, 40))
+def test_exchanges_cover_every_round_once(rounds: int, interval: int) -> None:
+    schedule = Schedule(rounds, interval)
+    covered = [step for exchange in range(schedule.exchanges) for step in range(*schedule.span(exchange))]
+    assert covered == list(range(rounds))
+
+
+@given(st.integers(0, 100), st.integers(1, 10), st.integers(1, 60), st.integers(0, 60))
+def test_a_window_sums_the_mean_losses_of_the_interval(first: int, interval: int, length: int, warm_up: int) -> None:
+    span = (first, first + interval)
+    losses = np.random.default_rng(0).random(first + interval)
+    slow = sum(losses[max(0, step - length + 1) : step + 1].mean() for step in range(*span) if step >= warm_up)
+    window = tuning_window(span, length, warm_up)
+    fast = 0.0 if window is None else float(losses[window.first : window.stop] @ window.weights)
+    assert fast == pytest.approx(slow, rel=1e-12)
+
+
+def test_the_published_window_is_the_51_samples_from_round_50_on() -> None:
+    assert tuning_window((49, 50), 51, 50) is None
+    window = tuning_window((50, 51), 51, 50)
+    assert window is not None
+    assert (window.first, window.stop) == (0, 51)
+    images = tuning_window((50, 51), 50, 50)
+    assert images is not None
+    assert (images.first, images.stop) == (1, 51)
+
+
+@given(st.integers(2, 100), st.integers(1, 50), st.integers(1, 10_000), st.integers(1, 20))
+def test_the_tuned_rate_minimises_the_theorems_bound(models: int, mu: int, rounds: int, interval: int) -> None:
+    rate = tuned_learning_rate(models=models, fewest_clusters=mu, rounds=rounds, interval=interval)
+
+    def bound(at: float) -> float:
+        return client_bound(
+            models=models, learning_rate=at, fewest_clusters=mu, most_clusters=mu, rounds=rounds, interval=interval
+        ).theorem
+
+    assert bound(rate) == pytest.approx(2 * math.sqrt(math.log(models) * mu * interval * rounds))
+    assert bound(rate) <= min(bound(rate * 1.01), bound(rate * 0.99))
+
+
+def test_the_tuned_fine_tuning_rate_is_the_papers() -> None:
+    assert tuned_fine_tuning_rate(most_groups=2, fewest_clusters=5, rounds=200) == pytest.approx(1 / math.sqrt(2000))
+
+
+@pytest.mark.parametrize("value", ["fast", "10/sqrt(N)", -1, float("nan"), "-3/sqrt(T)", "inf"])
+def test_a_rate_that_makes_no_sense_is_refused(value: float | str) -> None:
+    with pytest.raises(InvalidInput, match="learning_rate"):
+        resolve_rate("learning_rate", value, rounds=200, tuned=0.1)

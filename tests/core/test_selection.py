@@ -1,0 +1,178 @@
+"""Selection: probabilities, and estimates that are unbiased by enumeration of all draws."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ofms.core import selection
+from ofms.core.packing import PartitionTable, fewest_clusters, partition_models, smallest_budget
+from ofms.core.typing import Floats
+from ofms.core.uplink import draw_group, most_groups, upload_needs
+
+
+@st.composite
+def fleets(draw: st.DrawFn, models: int = 6, clients: int = 3) -> tuple[np.ndarray, PartitionTable, Floats, Floats]:
+    """Costs, the partitions of clients with different budgets, their cumulative losses and learning rates."""
+    costs = np.array(draw(st.lists(st.integers(1, 20), min_size=2, max_size=models)))
+    least = smallest_budget(costs)
+    budgets = np.array(draw(st.lists(st.integers(least, least + 40), min_size=1, max_size=clients)))
+    shape = (budgets.size, costs.size)
+    cumulative = draw(arrays(np.float64, shape, elements=st.floats(0, 1e4)))
+    rates = draw(arrays(np.float64, budgets.size, elements=st.floats(1e-4, 10)))
+    return costs, partition_models(costs, budgets), cumulative, rates
+
+
+def all_draws(table: PartitionTable, client: int, pmf: Floats) -> list[tuple[float, np.ndarray]]:
+    """Every (probability, held set) that a client can draw."""
+    kind = table.kind[client]
+    only = PartitionTable(table.kind[client : client + 1], table.budgets, table.cluster, table.clusters)
+    draws = []
+    for chosen in range(pmf.size):
+        clusters = int(table.clusters[kind, chosen])
+        for cluster in range(clusters):
+            held = selection.held_set(only, np.array([chosen]), np.array([cluster]))[0]
+            draws.append((pmf[chosen] / clusters, held))
+    return draws
+
+
+@given(fleets())
+def test_probabilities_sum_to_one_and_inclusion_keeps_its_lower_bounds(
+    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats],
+) -> None:
+    costs, table, cumulative, rates = fleet
+    pmf = selection.probabilities(cumulative, rates)
+    clusters = table.clusters[table.kind]
+    inclusion = selection.inclusion_probabilities(pmf, clusters)
+    assert pmf.sum(axis=1) == pytest.approx(1, abs=1e-12)
+    assert (inclusion <= 1 + 1e-12).all()
+    for client, kind in enumerate(table.kind):
+        mu = fewest_clusters(costs, int(table.budgets[kind])).upper
+        assert inclusion[client].min() >= 1 / clusters[client].max() - 1e-15
+        assert inclusion[client].min() >= 1 / (2 * mu) - 1e-15
+        paper = pmf[client] + (1 - pmf[client]) / (2 * mu)
+        assert (inclusion[client] >= paper - 1e-12).all()
+
+
+@given(fleets(), st.data())
+def test_inclusion_and_loss_estimates_are_exact_over_all_draws(
+    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats], data: st.DataObject
+) -> None:
+    costs, table, cumulative, rates = fleet
+    pmf = selection.probabilities(cumulative, rates)
+    inclusion = selection.inclusion_probabilities(pmf, table.clusters[table.kind])
+    losses = data.draw(arrays(np.float64, pmf.shape, elements=st.floats(0, 1)))
+    for client in range(pmf.shape[0]):
+        draws = all_draws(table, client, pmf[client])
+        held = sum(probability * flags for probability, flags in draws)
+        assert held == pytest.approx(inclusion[client], rel=1e-12)
+        for _, flags in draws:
+            budget = table.budgets[table.kind[client]]
+            assert costs[flags].sum() <= budget
+        mean = sum(
+            probability
+            * selection.loss_estimates(losses[client : client + 1], flags[None], inclusion[client : client + 1])[0]
+            for probability, flags in draws
+        )
+        assert mean == pytest.approx(losses[client], rel=1e-12, abs=1e-300)
+
+
+@given(fleets(models=4, clients=3), st.integers(0, 30))
+def test_gradient_weights_are_exact_over_all_draws_though_the_number_of_groups_varies(
+    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats], extra: int
+) -> None:
+    """E[pull] = 1 for every client and model, whatever the bandwidth makes of the groups (32apa)."""
+    costs, table, cumulative, rates = fleet
+    pmf = selection.probabilities(cumulative, rates)
+    inclusion = selection.inclusion_probabilities(pmf, table.clusters[table.kind])
+    bandwidth = int(table.budgets.max()) + extra
+    expected = np.zeros_like(pmf)
+    counts = set()
+    for joint in product(*(all_draws(table, client, pmf[client]) for client in range(pmf.shape[0]))):
+        probability = float(np.prod([each[0] for each in joint]))
+        held = np.stack([each[1] for each in joint])
+        needs = upload_needs(held, costs)
+        count = draw_group(needs, bandwidth, 0.0).count
+        counts.add(count)
+        for group in range(count):
+            groups = draw_group(needs, bandwidth, (group + 0.5) / count)
+            assert groups.drawn == group
+            pull = selection.importance_weights(held, inclusion, groups.uploads, groups.count)
+            expected += probability / count * pull
+    assert expected == pytest.approx(np.ones_like(pmf), rel=1e-12)
+    assert max(counts) <= most_groups(pmf.shape[0], int(table.budgets.max()), bandwidth)
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=50), st.integers(30, 200))
+def test_no_group_needs_more_than_the_bandwidth(needs: list[int], bandwidth: int) -> None:
+    groups = draw_group(np.array(needs), bandwidth, 0.99)
+    assert np.bincount(groups.group, weights=needs).max() <= bandwidth
+    assert groups.count <= most_groups(len(needs), max(needs), bandwidth)
+    assert 0 <= groups.drawn < groups.count
+
+
+@given(fleets(), st.floats(0, 1, exclude_max=True))
+def test_no_draw_picks_a_model_of_probability_zero(
+    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats], uniform: float
+) -> None:
+    _, _, cumulative, rates = fleet
+    pmf = selection.probabilities(cumulative, rates)
+    chosen = selection.draw_model(pmf, np.full(pmf.shape[0], uniform))
+    assert (pmf[np.arange(pmf.shape[0]), chosen] > 0).all()
+    last = selection.draw_model(pmf, np.full(pmf.shape[0], np.nextafter(1, 0)))
+    assert (pmf[np.arange(pmf.shape[0]), last] > 0).all()
+
+
+@given(fleets())
+def test_a_clients_numbers_do_not_depend_on_the_others(
+    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats],
+) -> None:
+    _, table, cumulative, rates = fleet
+    together = selection.probabilities(cumulative, rates)
+    inclusion = selection.inclusion_probabilities(together, table.clusters[table.kind])
+    for client in range(cumulative.shape[0]):
+        one = slice(client, client + 1)
+        alone = selection.probabilities(cumulative[one], rates[one])
+        assert alone[0].tolist() == together[client].tolist()
+        q = selection.inclusion_probabilities(alone, table.clusters[table.kind[one]])
+        assert q[0].tolist() == inclusion[client].tolist()
+
+
+def run_extreme_rounds(rounds: int, start: Floats) -> None:
+    """Rounds of losses of a million each, on the real chain of functions."""
+    table = partition_models(np.array([3, 2, 2, 1]), np.array([5, 6]))
+    clusters = table.clusters[table.kind]
+    random = np.random.default_rng(0)
+    cumulative = start
+    for _ in range(rounds):
+        pmf = selection.probabilities(cumulative, np.array([10.0, 0.01]))
+        chosen = selection.draw_model(pmf, random.random(2))
+        held = selection.held_set(table, chosen, np.zeros(2, dtype=np.int64))
+        inclusion = selection.inclusion_probabilities(pmf, clusters)
+        losses = 1e6 * random.integers(0, 2, size=(2, 4)).astype(float)
+        cumulative = selection.update_weights(cumulative, selection.loss_estimates(losses, held, inclusion))
+    assert np.isfinite(cumulative).all()
+    assert np.isfinite(pmf).all()
+    assert pmf.sum(axis=1) == pytest.approx(1, abs=1e-12)
+    assert (inclusion >= 1 / clusters.max(axis=1, keepdims=True) - 1e-15).all()
+
+
+def test_weights_stay_finite_at_the_end_of_a_million_extreme_rounds() -> None:
+    run_extreme_rounds(1000, np.random.default_rng(1).uniform(0, 2e12, size=(2, 4)))
+
+
+@pytest.mark.slow
+def test_weights_stay_finite_over_a_million_extreme_rounds() -> None:
+    run_extreme_rounds(1_000_000, np.zeros((2, 4)))
+
+
+def test_the_cap_and_the_number_of_groups_enter_the_weight() -> None:
+    held = np.array([[True, True], [True, False]])
+    inclusion = np.array([[0.5, 0.01], [0.25, 0.5]])
+    pull = selection.importance_weights(held, inclusion, np.array([True, False]), groups=3, cap=20.0)
+    assert pull.tolist() == [[6.0, 60.0], [0.0, 0.0]]

@@ -1,0 +1,139 @@
+"""What clients see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ofms.core.errors import InvalidInput
+from ofms.data import load_dataset
+from ofms.data.stream import Stream
+
+HEADER = "No,year,month,day,hour,PM2.5,PM10,SO2,NO2,CO,O3,TEMP,PRES,DEWP,RAIN,wd,WSPM,station"
+SITES = ("Aotizhongxin", "Changping", "Dongsi", "Dingling")
+
+
+def test_digits_clients_see_mostly_a_digit_of_their_own() -> None:
+    stream = load_dataset("digits").stream(clients=12, rounds=200, seed=0)
+    assert stream.x.shape == (12, 200, 64)
+    for client in range(12):
+        counts = np.bincount(stream.y[client], minlength=10)
+        assert counts[client % 10] == 155
+        assert set(np.delete(counts, client % 10)) == {5}
+    assert stream.x.min() >= 0
+    assert stream.x.max() <= 1
+
+
+def test_digits_clients_never_see_what_models_were_trained_on() -> None:
+    digits = load_dataset("digits")
+    stream = digits.stream(clients=20, rounds=400, seed=1)
+    seen = {row.tobytes() for row in stream.x.reshape(-1, 64)}
+    trained = {row.tobytes() for each in digits.training_sets(seed=0) for row in each.x}
+    assert not seen & trained
+
+
+def test_training_sets_are_biased_towards_their_class() -> None:
+    sets = load_dataset("digits").training_sets(seed=0)
+    assert [each.label for each in sets] == [f"class{digit}" for digit in range(10)]
+    counts = np.bincount(sets[3].y, minlength=10)
+    assert counts[3] > 80
+    assert set(np.delete(counts, 3)) == {4}
+
+
+def test_another_client_leaves_the_streams_of_the_others_alone() -> None:
+    digits = load_dataset("digits")
+    few, more = (digits.stream(clients=clients, rounds=30, seed=4) for clients in (3, 8))
+    assert (few.x == more.x[:3]).all()
+
+
+def write_sites(folder: Path, rows: int = 30, change: tuple[str, str] | None = None) -> None:
+    """Small files in the format of the real ones; every third row lacks a value."""
+    (folder / "air").mkdir(parents=True)
+    winds = ["NW", "N", "SE"]
+    for number, site in enumerate(SITES):
+        lines = [HEADER]
+        for row in range(rows):
+            no2 = "NA" if row % 3 == 2 else str(10 * number + row)
+            wind = winds[(row + number) % 3]
+            lines.append(f"{row},2013,3,{row % 28},5,1,2,3,{no2},300,7,8,1000,10,0,{wind},1.5,{site}")
+        text = "\n".join(lines)
+        path = folder / "air" / f"PRSA_Data_{site}_20130301-20170228.csv"
+        path.write_text(text.replace(*change) if change else text)
+
+
+def test_air_is_prepared_as_in_the_papers_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sites(tmp_path)
+    monkeypatch.setenv("OFMS_DATA", str(tmp_path))
+    stream = load_dataset("air").stream(clients=4, rounds=5, seed=0)
+    assert stream.x.shape == (4, 5, 14)
+    # Complete rows of a site: 0, 1, 3, 4, 6, ...; the target is scaled over both sites: 0 .. 28 and 10 .. 38.
+    complete = [row for row in range(30) if row % 3 != 2]
+    assert stream.y[0] == pytest.approx(np.array(complete[:5]) / 38)
+    assert stream.y[3] == pytest.approx((10 + np.array(complete[5:10])) / 38)
+    # Wind by order of first appearance in the complete rows: NW, N (SE only stands in rows that are dropped).
+    raw = np.array([3, 0, 5, 1, 2, 3, 300, 7, 8, 1000, 10, 0, 0, 1.5])
+    norm = np.linalg.norm(np.array([3, 28, 5, 1, 2, 3, 300, 7, 8, 1000, 10, 0, 0, 1.5]))
+    assert stream.x[0, 0] == pytest.approx(raw / np.linalg.norm(raw) * np.linalg.norm(raw) / norm, rel=1e-3)
+    assert np.linalg.norm(stream.x, axis=-1).max() <= 1 + 1e-6
+    winds = np.round(stream.x[..., 12] / stream.x[..., 2] * 5)
+    assert np.unique(winds).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("NO2", "NO3"), "the column 'NO2' is missing"),
+        (("1000,", "high,"), "a value is not a number"),
+    ],
+)
+def test_a_changed_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], message: str
+) -> None:
+    write_sites(tmp_path, change=change)
+    monkeypatch.setenv("OFMS_DATA", str(tmp_path))
+    with pytest.raises(InvalidInput, match=message):
+        load_dataset("air").stream(clients=2, rounds=5, seed=0)
+
+
+def test_more_rounds_than_there_are_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sites(tmp_path)
+    monkeypatch.setenv("OFMS_DATA", str(tmp_path))
+    with pytest.raises(InvalidInput, match="Aotizhongxin has 20 complete rows"):
+        load_dataset("air").stream(clients=2, rounds=21, seed=0)
+
+
+def test_missing_and_foreign_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFMS_DATA", str(tmp_path))
+    with pytest.raises(InvalidInput, match="OFMS_DATA"):
+        load_dataset("air").stream(clients=2, rounds=5, seed=0)
+    write_sites(tmp_path)
+    with pytest.raises(InvalidInput, match="its MD5 is"):
+        load_dataset("air").check()
+
+
+def test_the_real_air_is_whole(data_folder: Path) -> None:
+    assert "4 sites" in load_dataset("air").check()
+    stream = load_dataset("air").stream(clients=100, rounds=200, seed=0)
+    assert stream.x.shape == (100, 200, 14)
+    assert np.linalg.norm(stream.x, axis=-1).max() == pytest.approx(1)
+    assert (stream.y.min(), stream.y.max()) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.full((2, 3, 1), np.nan), np.zeros((2, 3)), "stream inputs = not finite: client 0 has it in round 0"),
+        (
+            np.zeros((2, 3, 1)),
+            np.array([[0, 0, 0], [0, np.inf, 0]]),
+            "stream targets = not finite: client 1 .* round 1",
+        ),
+        (np.zeros((0, 3, 1)), np.zeros((0, 3)), "at least one client"),
+        (np.zeros((2, 3, 1)), np.zeros((2, 4)), "inputs are"),
+    ],
+)
+def test_a_broken_stream_is_refused(x: np.ndarray, y: np.ndarray, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Stream(x.astype(np.float32), y, "regression").require_sound()

@@ -1,0 +1,46 @@
+"""Pre-training learns, and does not depend on the number of workers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ofms.core.errors import InvalidInput, NotFinite
+from ofms.models.pretrain import Recipe, pretrain
+
+
+def recipes(rate: float = 0.05) -> list[Recipe]:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(200, 2)).astype(np.float32)
+    options = {"inputs": 2, "hidden": [16], "outputs": 1}
+    return [
+        Recipe(f"net{index}", "mlp", options, x, x[:, index], epochs=20, batch_size=20, rate=rate, initialisation=start)
+        for index, start in enumerate(("default", "glorot-normal"))
+    ]
+
+
+def test_models_learn_their_own_target_whatever_the_number_of_workers() -> None:
+    dictionaries = [
+        pretrain(recipes(), task="regression", seed=3, workers=workers, progress=False) for workers in (1, 2)
+    ]
+    assert dictionaries[0].revision() == dictionaries[1].revision()
+    x = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+    for index, model in enumerate(dictionaries[0].models):
+        with torch.no_grad():
+            assert float((model.module(x)[:, 0] - x[:, index]).square().mean()) < 0.02
+
+
+def test_seeds_give_different_models() -> None:
+    revisions = {pretrain(recipes(), task="regression", seed=seed, progress=False).revision() for seed in (0, 1)}
+    assert len(revisions) == 2
+
+
+def test_training_that_diverges_says_so() -> None:
+    with pytest.raises(NotFinite, match=r"pre-training net0: .* lower the rate"):
+        pretrain(recipes(rate=1e6), task="regression", progress=False)
+
+
+def test_nothing_to_train_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="recipes"):
+        pretrain([], task="regression")

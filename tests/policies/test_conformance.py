@@ -1,0 +1,144 @@
+"""What every policy promises, whatever it does."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ofms.core.draws import Draws
+from ofms.core.errors import InvalidInput
+from ofms.core.ledger import count_bytes
+from ofms.core.messages import Grants, Reports, Requests
+from ofms.policies import MODULES
+from ofms.policies.protocol import Fleet, Policy
+from tests.problems import fleet_of, policy_of
+
+pytestmark = pytest.mark.parametrize("name", list(MODULES))
+
+
+def flatten(state: Any) -> dict[str, Any]:
+    """A state as plain values, so that it can be compared."""
+    values: dict[str, Any] = {}
+    for field in fields(state):
+        value = getattr(state, field.name)
+        if is_dataclass(value):
+            values |= {f"{field.name}.{key}": inner for key, inner in flatten(value).items()}
+        else:
+            values[field.name] = (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+    return values
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    costs = draw(st.lists(st.integers(1, 9), min_size=2, max_size=8))
+    least = 2 * max(costs)
+    budgets = draw(st.lists(st.integers(least, least + 30), min_size=1, max_size=6))
+    interval = draw(st.integers(1, 3))
+    return fleet_of(costs, budgets, bandwidth=max(budgets) + draw(st.integers(0, 40)), rounds=9, interval=interval)
+
+
+def play(policy: Policy, fleet: Fleet, seed: int, losses: np.ndarray) -> list[tuple[Requests, Grants, Any, Reports]]:
+    """All exchanges, with the given [exchanges, N, K] losses; states must be left as they were."""
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
+    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    history = []
+    for exchange in range(fleet.schedule.exchanges):
+        draws = Draws(seed, exchange)
+        before = flatten(client), flatten(server)
+        after, requests = policy.client.request(client, draws)
+        opened, grants = policy.server.grant(server, requests, draws)
+        assert (flatten(client), flatten(server)) == before
+        client, plan = policy.client.plan(after, grants)
+        server = opened
+        client, reports = policy.client.learn(client, plan, np.where(plan.held, losses[exchange], np.nan))
+        server, step = policy.server.absorb(server, reports)
+        vote = policy.expected_vote(client, server)
+        assert vote.sum(axis=1) == pytest.approx(1, abs=1e-9)
+        assert (vote >= 0).all()
+        assert np.isfinite(step).all()
+        history.append((requests, grants, plan, reports))
+    return history
+
+
+@settings(max_examples=40)
+@given(fleets(), st.integers(0, 2**32), st.sampled_from([0.0, 1.0, 1e6]))
+def test_every_exchange_keeps_the_contract(name: str, fleet: Fleet, seed: int, scale: float) -> None:
+    policy = policy_of(name, fleet)
+    shape = (fleet.schedule.exchanges, fleet.budgets.size, len(fleet.catalogue))
+    losses = scale * np.random.default_rng(seed).random(shape)
+    copies = policy.local.copies if policy.local else 1
+    holding = np.full(shape[1:], -1)
+    version = fleet.catalogue.version
+    for requests, grants, plan, reports in play(policy, fleet, seed, losses):
+        traffic = count_bytes(fleet.catalogue, grants, reports, copies)
+        assert (traffic.held <= fleet.budgets).all(), "the budget is never exceeded"
+        assert traffic.up.sum() <= fleet.bandwidth + (8 * shape[1] if reports.losses is not None else 0)
+        assert requests.holding.tolist() == holding.tolist()
+        assert grants.version.tolist() == version.tolist()
+        assert (grants.sent == (grants.held & (holding != version))).all(), "what is there is not sent again"
+        assert (plan.held == grants.held).all()
+        assert plan.vote.sum(axis=1) == pytest.approx(1)
+        assert (plan.vote[~plan.held] == 0).all(), "only what is held predicts"
+        assert (plan.pull[~plan.held] == 0).all()
+        assert (plan.pull[~grants.uploads] == 0).all(), "only the drawn group uploads"
+        assert np.isfinite(plan.pull).all()
+        assert (reports.updated == (plan.pull > 0)).all()
+        holding = np.where(grants.held, version, -1)
+        version = version + reports.updated.any(axis=0)
+
+
+@given(fleets(), st.integers(0, 2**32))
+@settings(max_examples=20)
+def test_the_same_seed_gives_the_same_run(name: str, fleet: Fleet, seed: int) -> None:
+    policy = policy_of(name, fleet)
+    shape = (fleet.schedule.exchanges, fleet.budgets.size, len(fleet.catalogue))
+    losses = np.random.default_rng(seed).random(shape)
+    first, second = play(policy, fleet, seed, losses), play(policy, fleet, seed, losses)
+    for one, other in zip(first, second, strict=True):
+        assert [flatten(part) for part in one] == [flatten(part) for part in other]
+
+
+@given(fleets(), st.integers(0, 2**32))
+@settings(max_examples=20)
+def test_clients_alone_decide_as_they_do_together(name: str, fleet: Fleet, seed: int) -> None:
+    """N clients in one array ask for the same as N arrays of one client."""
+    policy = policy_of(name, fleet)
+    everybody = np.arange(fleet.budgets.size)
+    draws = Draws(seed, 0)
+    state = policy.client.join(fleet.catalogue, fleet.budgets, everybody)
+    together = policy.client.request(state, draws)[1]
+    alone = [
+        policy.client.request(
+            policy.client.join(fleet.catalogue, fleet.budgets[index : index + 1], everybody[index : index + 1]), draws
+        )[1]
+        for index in everybody
+    ]
+    assert flatten(Requests.stack(alone)) == flatten(together)
+
+
+def test_a_budget_under_the_two_largest_models_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"budget = 9 bytes: .* at least 10 bytes"):
+        policy_of(name, fleet_of([6, 4, 2], [12, 9]))
+
+
+def test_a_single_model_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"models = 1: .* at least 2"):
+        policy_of(name, fleet_of([6], [12]))
+
+
+def test_no_clients_are_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="clients = 0"):
+        policy_of(name, fleet_of([6, 4], []))
+
+
+def test_a_bandwidth_that_an_update_could_never_get_through_is_refused(name: str) -> None:
+    if name == "mab":
+        policy_of(name, fleet_of([6, 4, 2], [12], bandwidth=1))
+        return
+    with pytest.raises(InvalidInput, match="bandwidth = 5 bytes"):
+        policy_of(name, fleet_of([6, 4, 2], [12], bandwidth=5))

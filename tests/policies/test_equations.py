@@ -1,0 +1,135 @@
+"""Equations of the policies against values worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ofms.core.draws import Draws
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Reports
+from ofms.policies import ofms_ft
+from tests.problems import fleet_of, policy_of
+
+
+def test_a_round_of_ofms_ft_by_hand() -> None:
+    """Three models of cost 1, budget 2: two clusters of one model each, whatever is chosen."""
+    fleet = fleet_of([1, 1, 1], [2, 2], bandwidth=2, rounds=10)
+    policy = policy_of("ofms-ft", fleet, learning_rate=0.5, fine_tuning_rate=0.1)
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    draws = Draws(3, 0)
+    client, requests = policy.client.request(client, draws)
+    assert requests.wanted.sum(axis=1).tolist() == [2, 2]
+    server, grants = policy.server.grant(server, requests, draws)
+    assert (grants.groups, int(grants.uploads.sum())) == (2, 1)
+    client, plan = policy.client.plan(client, grants)
+    # q = 1/3 (1 - 1/2) + 1/2 = 2/3; pull = α/q = 3.
+    assert plan.inclusion == pytest.approx(2 / 3)
+    assert plan.pull[grants.uploads][0][plan.held[grants.uploads][0]].tolist() == pytest.approx([3.0, 3.0])
+    client, reports = policy.client.learn(client, plan, np.where(plan.held, 0.4, np.nan))
+    assert client.cumulative_losses[plan.held] == pytest.approx(0.6)
+    assert client.cumulative_losses[~plan.held].tolist() == [0.0, 0.0]
+    client, _ = policy.client.request(client, Draws(3, 1))
+    weight = np.exp(-0.5 * 0.6)
+    assert np.sort(client.pmf[0]) == pytest.approx(np.array([weight, weight, 1]) / (1 + 2 * weight))
+    server, step = policy.server.absorb(server, reports)
+    assert step.tolist() == [0.5, 0.5, 0.5]
+    assert server.version.tolist() == reports.updated.any(axis=0).astype(int).tolist()
+
+
+@pytest.mark.parametrize(("step", "expected"), [(1, 0.25), ("N", 1.0), (2.0, 0.5)])
+def test_the_servers_step_is_a_multiplier_of_the_mean(step: float | str, expected: float) -> None:
+    fleet = fleet_of([1, 1, 1], [2] * 4)
+    policy = policy_of("ofms-ft", fleet, server_step=step)
+    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(4))
+    _, requests = policy.client.request(client, Draws(0, 0))
+    server, _ = policy.server.grant(server, requests, Draws(0, 0))
+    reports = Reports(0, np.arange(4), None, np.zeros((4, 3), dtype=np.bool_))
+    assert policy.server.absorb(server, reports)[1].tolist() == [expected] * 3
+
+
+def test_rates_are_tuned_for_each_budget() -> None:
+    """μ = 19 and 5 for twenty equal models and budgets of 2 and 5."""
+    fleet = fleet_of([1] * 20, [2, 5], rounds=200)
+    policy = policy_of("ofms-ft", fleet)
+    state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    expected = [np.sqrt(np.log(20) / (mu * 200)) for mu in (19, 5)]
+    assert state.learning_rate == pytest.approx(expected)
+
+
+def test_the_published_rates() -> None:
+    fleet = fleet_of([1] * 20, [5] * 3, rounds=200)
+    policy = policy_of("ofms-ft", fleet, learning_rate="10/sqrt(T)", fine_tuning_rate="0.001/sqrt(T)")
+    assert policy.client.join(fleet.catalogue, fleet.budgets, np.arange(3)).learning_rate == pytest.approx(0.7071068)
+    assert policy.local is not None
+    assert policy.local.rate == pytest.approx(7.071068e-5)
+
+
+def test_a_frozen_dictionary_is_never_uploaded() -> None:
+    fleet = fleet_of([1] * 3, [2] * 4)
+    policy = policy_of("ofms-ft", fleet, fine_tuning_rate=0)
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(4))
+    client, requests = policy.client.request(client, Draws(0, 0))
+    _, grants = policy.server.grant(policy.server.open(fleet.catalogue, 100), requests, Draws(0, 0))
+    assert not policy.client.plan(client, grants)[1].pull.any()
+
+
+def test_bounds_are_given_only_where_the_theorems_speak() -> None:
+    fleet = fleet_of([1] * 20, [5] * 3, rounds=200)
+    covered = policy_of("ofms-ft", fleet, learning_rate=0.05)
+    # ln 20/0.05 + 0.05 · 5 · 200/2
+    assert covered.bound == pytest.approx([84.91464547] * 3)
+    raw = policy_of("ofms-ft", fleet, loss_bound="raw")
+    assert raw.bound is None
+    assert "(a1)" in raw.not_covered
+    assert policy_of("mab", fleet).bound is None
+
+
+def test_mabs_server_learns_from_the_mean_loss_of_all_clients() -> None:
+    fleet = fleet_of([1, 1], [2] * 2)
+    policy = policy_of("mab", fleet, learning_rate=1.0, exploration=0.5)
+    server = policy.server.open(fleet.catalogue, 10)
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    client, requests = policy.client.request(client, Draws(0, 0))
+    server, grants = policy.server.grant(server, requests, Draws(0, 0))
+    chosen = int(grants.held[0].argmax())
+    assert grants.held.sum(axis=0)[chosen] == 2
+    losses = np.full((2, 2), np.nan)
+    losses[:, chosen] = [0.2, 0.6]
+    client, reports = policy.client.learn(client, policy.client.plan(client, grants)[1], losses)
+    server, _ = policy.server.absorb(server, reports)
+    assert server.cumulative_losses[chosen] == pytest.approx(0.4 / 0.5)
+    server, _ = policy.server.grant(server, requests, Draws(0, 1))
+    weight = np.exp(-0.8)
+    assert server.pmf[chosen] == pytest.approx(0.5 * weight / (1 + weight) + 0.25)
+
+
+def test_one_model_policies_take_a_name_or_an_index() -> None:
+    fleet = fleet_of([1, 1, 1], [2] * 2)
+    assert policy_of("fed-omd", fleet, model="model2").server.model == 2  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInput, match="model = 3"):
+        policy_of("perfedavg", fleet, model=3)
+
+
+def test_the_copy_that_perfedavg_adapts_must_fit_as_well() -> None:
+    fleet = fleet_of([6, 4, 2], [10])
+    assert policy_of("perfedavg", fleet, model=1).local is not None
+    with pytest.raises(InvalidInput, match="2 copies of model0 take 12 bytes"):
+        policy_of("perfedavg", fleet, model=0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("window", 0), ("warm_up", -1), ("importance_cap", 0.0), ("server_step", "sum")]
+)
+def test_settings_that_make_no_sense_are_refused(field: str, value: object) -> None:
+    with pytest.raises(InvalidInput, match=f"{field} = {value}"):
+        policy_of("ofms-ft", fleet_of([1, 1, 1], [2]), **{field: value})
+
+
+def test_every_open_setting_of_the_paper_has_a_name() -> None:
+    assert set(ofms_ft.Settings.__dataclass_fields__) == {
+        *("learning_rate", "fine_tuning_rate", "server_step", "importance_cap"),
+        *("loss_bound", "window", "warm_up"),
+    }

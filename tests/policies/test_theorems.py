@@ -1,0 +1,108 @@
+"""The inequalities of the proofs on every path, and the theorems on the mean over seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ofms.core.bounds import server_bound
+from ofms.core.packing import fewest_clusters, partition_models
+from ofms.core.regret import server_regret
+from ofms.policies import ofms_ft
+from tests.convex import Problem, Trace, project, run
+from tests.problems import fleet_of, policy_of
+
+CLIENTS, ROUNDS, COSTS = 6, 400, [4, 3, 3, 2, 2, 2]
+BUDGETS = [7, 8, 9, 10, 7, 12]
+
+
+def fleet(rounds: int = ROUNDS, bandwidth: int = 26) -> ofms_ft.Fleet:
+    return fleet_of(COSTS, BUDGETS, bandwidth=bandwidth, rounds=rounds)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.floats(0.001, 5), st.floats(0.001, 1), st.sampled_from([12, 20, 26, 53]))
+def test_the_proofs_inequalities_hold_on_every_path(seed: int, rate: float, tuning: float, bandwidth: int) -> None:
+    """(7ap) for every client and model; (31ap), summed, for every model and many θ."""
+    small = fleet(rounds=60, bandwidth=bandwidth)
+    problem = Problem.random(CLIENTS, 60, len(COSTS))
+    policy = policy_of("ofms-ft", small, learning_rate=rate, fine_tuning_rate=tuning)
+    trace = run(policy, small, problem, seed, projected=False)
+
+    mixed = (trace.pmf * trace.estimates).sum(axis=(0, 2))
+    right = np.log(len(COSTS)) / rate + rate / 2 * (trace.pmf * trace.estimates**2).sum(axis=(0, 2))
+    for model in range(len(COSTS)):
+        left = mixed - trace.estimates[:, :, model].sum(axis=0)
+        assert (left <= right * (1 + 1e-9) + 1e-9).all()
+
+    first, last = trace.parameters[0], trace.parameters[-1]
+    summed = np.einsum("tnk,tnkd->tkd", trace.pull, trace.gradients)
+    for theta in np.random.default_rng(seed).normal(size=(20, 2)):
+        fixed = np.stack([problem.losses(step, np.tile(theta, (len(COSTS), 1))) for step in range(60)])
+        left = (trace.pull * (trace.losses - fixed)).sum(axis=(0, 1))
+        distance = ((first - theta) ** 2 - (last - theta) ** 2).sum(axis=1)
+        squares = (summed**2).sum(axis=(0, 2))
+        right = CLIENTS / (2 * tuning) * distance + tuning / (2 * CLIENTS) * squares
+        assert (left <= right + 1e-9 * (1 + np.abs(right))).all()
+
+
+@pytest.fixture(scope="module")
+def traces() -> list[Trace]:
+    whole = fleet()
+    problem = Problem.random(CLIENTS, ROUNDS, len(COSTS))
+    return [run(policy_of("ofms-ft", whole), whole, problem, seed) for seed in range(40)]
+
+
+def test_the_clients_regret_stays_under_its_bound(traces: list[Trace]) -> None:
+    policy = policy_of("ofms-ft", fleet())
+    assert policy.bound is not None
+    regret = np.mean([trace.regret for trace in traces], axis=0)
+    assert (regret <= policy.bound).all()
+    assert (regret > 0).all()
+
+
+def test_the_servers_regret_stays_under_its_corrected_bound(traces: list[Trace]) -> None:
+    whole = fleet()
+    problem = Problem.random(CLIENTS, ROUNDS, len(COSTS))
+    policy = policy_of("ofms-ft", whole)
+    table = partition_models(whole.catalogue.storage, whole.budgets)
+    mu = np.array([fewest_clusters(whole.catalogue.storage, budget).upper for budget in whole.budgets.tolist()])
+    grid = np.stack(np.meshgrid(np.linspace(-0.5, 0.5, 21), np.linspace(-0.5, 0.5, 21)), axis=-1).reshape(-1, 2)
+    grid = project(grid)
+    for model in range(len(COSTS)):
+        fits = np.abs(problem.x[:, :, model] @ grid.T - problem.y[..., None])
+        best = int(fits.sum(axis=(0, 1)).argmin())
+        regrets = [server_regret(trace.losses[:, :, model], fits[:, :, best].T)[-1] for trace in traces]
+        bound = server_bound(
+            distance=float(np.linalg.norm(problem.start[model] - grid[best])),
+            gradient=1.0,
+            fine_tuning_rate=policy.local.rate if policy.local else 0.0,
+            most_groups=max(max(trace.groups) for trace in traces),
+            fewest_clusters=float(mu.mean()),
+            most_clusters=float(table.clusters.max(axis=1)[table.kind].mean()),
+            rounds=ROUNDS,
+        )
+        assert np.mean(regrets) <= bound.sharp <= bound.theorem
+
+
+def test_the_papers_bound_without_the_start_is_broken_by_its_counterexample() -> None:
+    """N = 1, q = α = μ = 1, loss |θ - 1|/2 from θ = -1: regret 42.5 against 15 as printed and 45 as corrected."""
+    theta, regret, rate = -1.0, 0.0, 0.05
+    for _ in range(400):
+        regret += abs(theta - 1) / 2
+        theta -= rate * np.sign(theta - 1) / 2
+        theta = float(np.clip(theta, -1, 1))
+    bound = server_bound(
+        distance=2.0,
+        gradient=0.5,
+        fine_tuning_rate=rate,
+        most_groups=1,
+        fewest_clusters=1,
+        most_clusters=1,
+        rounds=400,
+    )
+    printed = 1 / (2 * rate) + rate * 0.25 * 400
+    assert printed == pytest.approx(15)
+    assert printed < regret <= bound.theorem == pytest.approx(45)

@@ -1,0 +1,87 @@
+"""`ofms.simulate` with models and data of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ofms
+from tests.problems import image_problem, regression_problem
+
+
+def test_own_models_and_own_data() -> None:
+    dictionary, stream = regression_problem()
+    result = ofms.simulate(models=dictionary, stream=stream, preset="theory", budget="3", bandwidth="100%")
+    assert result.score.shape == (stream.clients,)
+    assert result.regret is not None
+    assert result.bound is not None
+    assert (result.clients["most_held"] <= result.clients["budget"]).all()
+    assert result.over_rounds("mean").shape == (stream.rounds,)
+    assert result.folder is None
+
+
+def test_regret_is_the_definition() -> None:
+    """Σ_t ⟨p_t, L_t⟩ - min_k Σ_t L_tk, from the records of the exchanges."""
+    from ofms.core.bounding import selection_loss
+    from ofms.core.schedule import Schedule
+    from ofms.policies.protocol import Fleet
+    from ofms.simulator.fused import FusedSimulation
+    from tests.problems import policy_of
+
+    dictionary, stream = image_problem()
+    result = ofms.simulate(
+        models=dictionary, stream=stream, preset="theory", budget="3", bandwidth="100%", interval=5, learning_rate=0.3
+    )
+    catalogue = dictionary.catalogue()
+    budgets = np.full(stream.clients, 3 * int(catalogue.storage.max()))
+    fleet = Fleet(catalogue, budgets, int(budgets.sum()), Schedule(stream.rounds, 5))
+    policy = policy_of("ofms-ft", fleet, learning_rate=0.3, loss_bound="saturate")
+    played, losses = 0.0, 0.0
+    for exchange in FusedSimulation(policy, fleet, dictionary, stream, seed=0).exchanges():
+        bounded = selection_loss(exchange.losses, "saturate")
+        played = played + (exchange.expected_vote[:, None] * bounded).sum(axis=(1, 2))
+        losses = losses + bounded.sum(axis=1)
+    assert result.regret == pytest.approx(played - np.min(losses, axis=1))
+    assert result.lines[-1]["regret"] == pytest.approx(np.mean(result.regret))
+
+
+def test_without_hindsight_there_is_no_regret_and_the_same_run() -> None:
+    dictionary, stream = regression_problem()
+    seen, unseen = (
+        ofms.simulate(models=dictionary, stream=stream, budget="3", warm_up=2, hindsight=hindsight)
+        for hindsight in (True, False)
+    )
+    assert unseen.regret is None
+    assert unseen.summary()["regret"] is None
+    assert unseen.score.tolist() == seen.score.tolist()
+
+
+def test_a_run_can_be_kept(tmp_path: Path) -> None:
+    dictionary, stream = regression_problem()
+    result = ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run")
+    assert result.folder == tmp_path / "run"
+    assert (tmp_path / "run" / "summary.json").exists()
+    with pytest.raises(ofms.InvalidInput, match=r"out = .*something is there already"):
+        ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run")
+
+
+def test_a_stream_with_nan_is_refused() -> None:
+    dictionary, stream = regression_problem()
+    stream.x[2, 3, 0] = np.nan
+    with pytest.raises(ofms.InvalidInput, match="stream inputs = not finite: client 2 has it in round 3"):
+        ofms.simulate(models=dictionary, stream=stream)
+
+
+def test_classes_that_no_model_knows_are_refused() -> None:
+    dictionary, stream = image_problem()
+    stream.y[0, 0] = 3
+    with pytest.raises(ofms.InvalidInput, match="stream targets = 3: the models know classes 0 to 2"):
+        ofms.simulate(models=dictionary, stream=stream)
+
+
+def test_more_than_the_stream_has_is_refused() -> None:
+    dictionary, stream = regression_problem()
+    with pytest.raises(ofms.InvalidInput, match="more clients or rounds"):
+        ofms.simulate(models=dictionary, stream=stream, rounds=1000)

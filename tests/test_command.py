@@ -1,0 +1,265 @@
+"""The command as people use it: what it prints, what it leaves behind, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from ofms.cli import _main
+from ofms.models.dictionary import Dictionary
+from ofms.models.zoo import mlp
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A dictionary for digits, untrained."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        modules = {f"net{index}": mlp(64, [8 + 4 * (index % 2)], 10) for index in range(6)}
+    architectures = {
+        name: ("mlp", {"inputs": 64, "hidden": [8 + 4 * (index % 2)], "outputs": 10})
+        for index, name in enumerate(modules)
+    }
+    Dictionary.from_modules(modules, task="classification", architectures=architectures).write(tmp_path / "models")
+    return tmp_path / "models"
+
+
+def run(*arguments: str | Path) -> int:
+    return _main([str(argument) for argument in arguments])
+
+
+QUICK = ("--rounds", "12", "--clients", "6", "--budget", "3")
+
+
+def test_a_run_prints_a_table_and_json_and_leaves_a_folder(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    status = run(
+        "run", "digits", "--models", models, *QUICK, "--preset", "theory", "--seed", "3", "--set", "interval=5",
+        "--out", out, "--json",
+    )  # fmt: skip
+    printed = capsys.readouterr().out
+    assert status == 0
+    record = json.loads(printed.splitlines()[-1])
+    expected = {"experiment": "digits", "policy": "ofms-ft", "preset": "theory", "seed": 3, "metric": "accuracy"}
+    assert expected.items() <= record.items()
+    assert (record["rounds"], record["clients"], record["interval"]) == (12, 6, 5)
+    assert 0 <= record["mean"] <= 1
+    assert record["regret"] <= record["bound"]
+    assert "average regret" in printed
+
+    assert {path.name for path in out.iterdir()} == {
+        *("config.toml", "metrics.jsonl", "clients.npz", "summary.json", "regret.png")
+    }
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(1, 13))
+    assert lines[-1]["mean"] == pytest.approx(record["mean"])
+    assert sum(line["down"] for line in lines) == record["bytes_down"]
+    with np.load(out / "clients.npz") as clients:
+        assert clients["score"].mean() == pytest.approx(record["mean"])
+        assert clients["regret"].mean() == pytest.approx(record["regret"])
+        assert clients["most_held"].max() <= clients["budget"].max()
+    assert tomllib.loads((out / "config.toml").read_text())["interval"] == 5
+    assert json.loads((out / "summary.json").read_text())["mean"] == record["mean"]
+
+
+@pytest.mark.parametrize("policy", ["ofms-ft", "mab", "fed-omd", "perfedavg"])
+def test_loopback_and_simulator_tell_the_same(
+    policy: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = []
+    for name, extra in (("fast", ()), ("slow", ("--loopback",))):
+        arguments = ("--models", models, *QUICK, "--policy", policy, "--out", tmp_path / name, "--json", *extra)
+        assert run("run", *arguments, "--set", "warm_up=3" if policy != "mab" else "seed=0") == 0
+        records.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    for key in ("mean", "std", "regret", "bytes_down", "bytes_up", "most_bytes_held"):
+        assert records[0][key] == pytest.approx(records[1][key], rel=1e-5), key
+
+
+def test_the_digits_dictionary_is_pretrained_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    assert run("run", "--rounds", "60", "--clients", "20", "--json") == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert record["random_model"] < record["mean"] < record["best_in_hindsight"]
+    kept = tmp_path / "cache" / "ofms" / "models" / "digits"
+    assert len(list(kept.glob("*.safetensors"))) == 20
+    assert run("pretrain", "digits") == 0
+    assert "holds a dictionary already" in capsys.readouterr().out
+    assert (tmp_path / record["folder"] / "summary.json").exists()
+
+
+def test_check_and_list_and_bounds_and_data(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", models, "--json") == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    storage = sorted(model["storage"] for model in record["models"])
+    assert record["smallest_budget"] == storage[-1] + storage[-2]
+    assert [row["budget"] for row in record["budgets"]] == [2, 3, 5, 10]
+
+    assert run("list") == 0
+    listed = capsys.readouterr().out
+    assert all(word in listed for word in ("digits", "air", "ofms-ft", "perfedavg", "theory", "published"))
+
+    assert run("bounds", "--models", models, *QUICK, "--distance", "1", "--gradient", "1", "--json") == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    row = facts["clients"][0]
+    mu, rate = row["fewest_clusters"][1], row["learning_rate"]
+    assert row["theorem"] == pytest.approx(np.log(6) / rate + rate * mu * 12)
+    assert facts["server"]["sharp"] <= facts["server"]["theorem"]
+    assert run("bounds", "--models", models, *QUICK, "--preset", "published") == 0
+    assert "not covered: the selection loss is not bounded (a1)" in capsys.readouterr().out
+
+    assert run("data", "digits") == 0
+    assert "1,797 images" in capsys.readouterr().out
+
+
+def truncate(models: Path) -> None:
+    path = models / "net0.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def poison(models: Path) -> None:
+    tensors = safetensors.torch.load_file(models / "net0.safetensors")
+    tensors["0.bias"][0] = float("nan")
+    safetensors.torch.save_file(tensors, models / "net0.safetensors")
+
+
+def reshape(models: Path) -> None:
+    tensors = safetensors.torch.load_file(models / "net0.safetensors")
+    tensors["0.bias"] = torch.zeros(3)
+    safetensors.torch.save_file(tensors, models / "net0.safetensors")
+
+
+def rename(models: Path) -> None:
+    path = models / "dictionary.json"
+    path.write_text(path.read_text().replace('"mlp"', '"resnet"', 1))
+
+
+def leave_one(models: Path) -> None:
+    index = json.loads((models / "dictionary.json").read_text())
+    index["models"] = index["models"][:1]
+    (models / "dictionary.json").write_text(json.dumps(index))
+
+
+def wrong_inputs(models: Path) -> None:
+    for path in models.iterdir():
+        path.unlink()
+    models.rmdir()
+    options = {"inputs": 5, "hidden": [2], "outputs": 10}
+    modules = {name: mlp(5, [2], 10) for name in "ab"}
+    architectures = dict.fromkeys("ab", ("mlp", options))
+    Dictionary.from_modules(modules, task="classification", architectures=architectures).write(models)
+
+
+BAD_DICTIONARIES = {
+    "missing": (lambda models: (models / "net0.safetensors").unlink(), "has no such file"),
+    "truncated": (truncate, "not a whole safetensors file"),
+    "not finite": (poison, "net0: 0.bias = not finite"),
+    "wrong shape": (reshape, "0.bias = [3]: architecture 'mlp' has [8] there"),
+    "unknown architecture": (rename, "architecture = resnet: use one of mlp, vgg"),
+    "single model": (leave_one, "models = 1"),
+    "wrong inputs": (wrong_inputs, "it does not take samples of shape [64]"),
+}
+
+BAD_ARGUMENTS = {
+    "budget under (a2)": (("--budget", "1.2"), "budget = "),
+    "bandwidth too small": (("--bandwidth", "1kB"), "bandwidth = 1000 bytes: a client may have to upload"),
+    "unknown experiment": (("nowhere",), "experiment = nowhere: use one of air, digits"),
+    "unknown policy": (("--policy", "oracle"), "'oracle' is not one of"),
+    "unknown preset": (("--preset", "fancy"), "preset = fancy"),
+    "unknown setting": (("--set", "colour=1"), "set = colour"),
+    "not an assignment": (("--set", "window"), "is not KEY=VALUE"),
+    "zero clients": (("--clients", "0"), "clients = 0: give at least 1"),
+    "zero rounds": (("--rounds", "0"), "rounds = 0: give at least 1"),
+    "no such models": (("--models", "nowhere"), "models = nowhere: no dictionary can be read there"),
+    "unknown option": (("--colour", "red"), "No such option"),
+    "no workers": (("--workers", "0"), "0: give at least 1"),
+}
+
+
+def refused(capsys: pytest.CaptureFixture[str], status: int, message: str) -> None:
+    error = capsys.readouterr().err
+    assert status == 2
+    assert message in error
+    assert error.startswith("ofms: ")
+    assert len(error.splitlines()) == 1, "one line"
+
+
+@pytest.mark.parametrize("case", BAD_DICTIONARIES)
+def test_a_bad_dictionary_is_refused_in_one_line(
+    case: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    breaking, message = BAD_DICTIONARIES[case]
+    breaking(models)
+    refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "run"), message)
+    assert not (tmp_path / "run").exists()
+    if case != "wrong inputs":
+        refused(capsys, run("check", models), message)
+
+
+@pytest.mark.parametrize("case", BAD_ARGUMENTS)
+def test_bad_arguments_are_refused_in_one_line(
+    case: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, message = BAD_ARGUMENTS[case]
+    status = run("run", "--models", models, *QUICK, "--out", tmp_path / "run", *arguments)
+    refused(capsys, status, message)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file" / "run"), "cannot be written to")
+    refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file"), "something is there already")
+    refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file" / "models"), "cannot be written to")
+
+
+def test_fine_tuning_that_diverges_ends_in_one_line(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--set", "fine_tuning_rate=1e38", "--set", "warm_up=0", "--out", tmp_path / "run")
+    assert run("run", "--models", models, *QUICK, *arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("ofms: ")
+    assert "net" in error
+    assert "round" in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_help_and_version_import_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys; sys.argv = ['ofms', {!r}]; from ofms.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print([name for name in ('torch', 'numpy', 'msgspec', 'pandas') if name in sys.modules])"
+    )
+    for option in ("--help", "--version"):
+        ended = subprocess.run([sys.executable, "-c", code.format(option)], capture_output=True, text=True, check=True)
+        assert ended.stdout.splitlines()[-1] == "[]"
+    ended = subprocess.run(
+        [sys.executable, "-c", "import ofms, sys; print('torch' in sys.modules, 'numpy' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.strip() == "False False"
+
+
+def test_progress_goes_to_standard_error(models: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ofms", "run", "--models", models, *QUICK, "--out", tmp_path / "run", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    json.loads(ended.stdout.splitlines()[-1])
+    assert "ofms-ft:" not in ended.stdout
