@@ -58,7 +58,7 @@ def test_a_run_prints_a_table_and_json_and_leaves_a_folder(
     assert "average regret" in printed
 
     assert {path.name for path in out.iterdir()} == {
-        *("config.toml", "metrics.jsonl", "clients.npz", "summary.json", "regret.png")
+        *("config.toml", "metrics.jsonl", "clients.npz", "history.npz", "summary.json", "regret.png")
     }
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 13))
@@ -68,6 +68,12 @@ def test_a_run_prints_a_table_and_json_and_leaves_a_folder(
         assert clients["score"].mean() == pytest.approx(record["mean"])
         assert clients["regret"].mean() == pytest.approx(record["regret"])
         assert clients["most_held"].max() <= clients["budget"].max()
+    with np.load(out / "history.npz") as history:
+        assert history["score"].shape == (12, 6)
+        assert history["score"].mean() == pytest.approx(record["mean"])
+        assert history["round"].tolist() == [0, 5, 10]
+        assert history["probability"].shape == (3, 6, 6)
+        assert (history["vote"] <= history["held"]).all()
     assert tomllib.loads((out / "config.toml").read_text())["interval"] == 5
     assert json.loads((out / "summary.json").read_text())["mean"] == record["mean"]
 

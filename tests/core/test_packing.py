@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ofms.core.packing import (
+    _place_by_size,
+    _place_one_by_one,
     fewest_bins,
     fewest_clusters,
     first_fit_decreasing,
@@ -67,11 +69,20 @@ def test_first_fit_decreasing_equals_the_plain_algorithm(case: tuple[list[int], 
     expected = plain_first_fit_decreasing(sizes, capacity)
     assert packing.bin.tolist() == expected
     assert packing.count == (max(expected) + 1 if expected else 0)
+    if sizes:
+        descending = np.array(sorted(sizes, reverse=True))
+        most = min(len(sizes), 2 * sum(sizes) // capacity + 1)
+        for place in (_place_by_size, _place_one_by_one):
+            bins, count = place(descending, capacity, most)
+            assert bins.tolist() == plain_first_fit_decreasing(descending.tolist(), capacity)
+            assert count == packing.count
 
 
-def test_first_fit_decreasing_equals_the_plain_algorithm_for_many_items_of_few_sizes() -> None:
-    sizes = np.random.default_rng(0).choice([3, 5, 7, 11, 19, 40], size=3000).tolist()
-    for capacity in (40, 41, 97, 5000):
+@pytest.mark.parametrize("distinct", [6, 60, 3000])
+def test_first_fit_decreasing_equals_the_plain_algorithm_for_many_items(distinct: int) -> None:
+    random = np.random.default_rng(0)
+    sizes = random.choice(random.integers(1, 10_000, size=distinct), size=3000).tolist()
+    for capacity in (10_000, 20_001, 97_000, 5_000_000):
         assert first_fit_decreasing(np.array(sizes), capacity).bin.tolist() == plain_first_fit_decreasing(
             sizes, capacity
         )

@@ -25,7 +25,9 @@ def test_layers_win_in_their_order() -> None:
     own = experiment(settings={"window": 7})
     assert resolve(own, "x", task="regression").settings["window"] == 7
     assert resolve(own, "x", task="regression", given={"window": 3}).settings["window"] == 3
-    assert resolve(own, "x", task="regression", given={"importance_cap": "none"}).policy_settings().importance_cap is None
+    assert (
+        resolve(own, "x", task="regression", given={"importance_cap": "none"}).policy_settings().importance_cap is None
+    )
     theory = resolve(experiment(), "x", task="classification", given={"preset": "theory"})
     assert theory.policy_settings().loss_bound == "saturate"
     assert theory.policy_settings().learning_rate == "tuned"

@@ -58,6 +58,15 @@ def test_without_hindsight_there_is_no_regret_and_the_same_run() -> None:
     assert unseen.score.tolist() == seen.score.tolist()
 
 
+def test_history_is_kept_for_as_many_clients_as_asked_for() -> None:
+    dictionary, stream = regression_problem()
+    result = ofms.simulate(models=dictionary, stream=stream, history=2)
+    assert result.history["held"].shape == (stream.rounds, 2, len(dictionary))
+    assert result.regret is not None
+    assert result.history["regret"][-1].tolist() == result.regret[:2].tolist()
+    assert ofms.simulate(models=dictionary, stream=stream, history=0).history == {}
+
+
 def test_a_run_can_be_kept(tmp_path: Path) -> None:
     dictionary, stream = regression_problem()
     result = ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run")

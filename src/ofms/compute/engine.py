@@ -12,6 +12,7 @@ pieces that do not depend on the number of workers, so neither do the results.
 from __future__ import annotations
 
 import copy
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +42,7 @@ Result = TypeVar("Result")
 
 # Samples a forward and backward pass takes at once: as many as stay in the cache.
 _IMAGES_AT_ONCE = 128
-_VECTORS_AT_ONCE = 1024
+_VECTORS_AT_ONCE = 640
 # Models of one architecture whose layers are one batched product; those of similar numbers of samples go together.
 _MODELS_AT_ONCE = 5
 # Numbers in the parameters of clients that are trained side by side.
@@ -173,20 +174,11 @@ class Engine:
             deltas = {model: delta for part in self._run(jobs) for model, delta in part.items()}
         else:
             pieces = list(_pieces_of_clients(pull > 0, self.values))
-            parts = self._run(
-                [partial(self._own_steps, model, rows, window, pull[rows, model], local) for model, rows in pieces]
-            )
+            parts = self._run([partial(self._own_steps, model, rows, window, pull, local) for model, rows in pieces])
             deltas = {}
             for (model, _), part in zip(pieces, parts, strict=True):
                 whole = deltas.get(model)
                 deltas[model] = part if whole is None else {name: whole[name] + part[name] for name in whole}
-        for model, delta in deltas.items():
-            if not all(bool(torch.isfinite(tensor).all()) for tensor in delta.values()):
-                culprit = int(np.argmax(pull[:, model]))
-                raise NotFinite(
-                    f"fine-tuning {self.names[model]} in round {window.stop - 1} is not finite "
-                    f"(client {culprit} weighs most, {pull[culprit, model]:.3g}): lower the rate, or cap the weights"
-                )
         return deltas
 
     def apply(self, deltas: Deltas, step: Floats) -> None:
@@ -213,6 +205,7 @@ class Engine:
             loss = (sample_losses(module(xs), ys, self.task) * ws).sum()
             slopes = torch.autograd.grad(loss, leaves)
             total = [whole.add_(part) for whole, part in zip(total, slopes, strict=True)] if total else list(slopes)
+        self._require_finite_update(total, [model], window, pull)
         return {model: {name: slope.mul_(-rate) for name, slope in zip(names, total, strict=True)}}
 
     def _stacked_step(self, stack: Stack, positions: list[int], window: Window, pull: Floats, rate: float) -> Deltas:
@@ -226,10 +219,12 @@ class Engine:
         )
         x, y = self._samples(rows, window)
         total: dict[str, torch.Tensor] = {}
-        parts = (tensor.split(_VECTORS_AT_ONCE, dim=1) for tensor in (x.flatten(1, 2), y.flatten(1, 2), samples))
+        pieces = -(-samples.shape[1] // _VECTORS_AT_ONCE)
+        parts = (tensor.tensor_split(pieces, dim=1) for tensor in (x.flatten(1, 2), y.flatten(1, 2), samples))
         for xs, ys, ws in zip(*parts, strict=True):
             slopes = some.gradients(xs, ys, ws, self.task)
             total = {name: total[name].add_(slopes[name]) for name in total} if total else slopes
+        self._require_finite_update(total.values(), some.models, window, pull)
         for slope in total.values():
             slope.mul_(-rate)
         return {
@@ -242,8 +237,10 @@ class Engine:
         module, start = self._own_copies(model, rows.size)
         x, y = self._samples(rows, window)
         after = personal.train(module, start, x, y, local, self.task)
-        weights = torch.from_numpy(pull).to(self.x.dtype)
-        return {name: torch.tensordot(weights, after[name] - start[name], dims=1) for name in after}
+        weights = torch.from_numpy(pull[rows, model]).to(self.x.dtype)
+        update = {name: torch.tensordot(weights, after[name] - start[name], dims=1) for name in after}
+        self._require_finite_update(update.values(), [model], window, pull)
+        return update
 
     def _own_copies(self, model: int, clients: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
         """A network for this thread alone, which `torch.func` fills with the clients' parameters, and those."""
@@ -273,6 +270,19 @@ class Engine:
                 f"the loss of client {client} with {self.names[model]} in round {first + step} is "
                 f"{losses[client, step, model]}; nothing was learnt from it"
             )
+
+    def _require_finite_update(
+        self, update: Iterable[torch.Tensor], models: Sequence[int], window: Window, pull: Floats
+    ) -> None:
+        # A sum is finite only if all its terms are, and takes one pass.
+        if math.isfinite(sum(float(tensor.sum()) for tensor in update)):
+            return
+        model = models[int(np.argmax(pull[:, models].max(axis=0)))]
+        client = int(np.argmax(pull[:, model]))
+        raise NotFinite(
+            f"fine-tuning {', '.join(self.names[each] for each in models)} in round {window.stop - 1} is not finite "
+            f"(client {client} weighs most, {pull[client, model]:.3g}): lower the rate, or cap the weights"
+        )
 
     def _check_shapes(self, stream: Stream) -> None:
         """Every model must take the stream's samples and give outputs of one width."""

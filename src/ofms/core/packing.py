@@ -26,10 +26,8 @@ class Packing:
 def first_fit_decreasing(sizes: Integers, capacity: int) -> Packing:
     """Pack items into bins by first-fit decreasing (alg:1, corrected).
 
-    Items are taken by decreasing size, ties by index, and each goes into the first bin that has room,
-    else into a new one. Items of one size come one after the other, and the first bin with room takes as
-    many of them as it can before the next one gets any; so one pass over the open bins places all items of
-    a size, and a million items of few sizes cost little more than their sort.
+    Items are taken by decreasing size, ties by index, and each goes into the first bin that has room, else into a new
+    one. A million items of few sizes cost little more than their sort; of many sizes, the time of a search tree.
 
     Parameters
     ----------
@@ -49,38 +47,79 @@ def first_fit_decreasing(sizes: Integers, capacity: int) -> Packing:
     ESCAPE 2007.
     """
     sizes = np.asarray(sizes, dtype=np.int64)
-    if sizes.size and (sizes.min() < 0 or sizes.max() > capacity):
+    if sizes.size == 0:
+        return Packing(sizes, 0)
+    if sizes.min() < 0 or sizes.max() > capacity:
         raise ValueError(f"sizes must lie in [0, {capacity}], got [{sizes.min()}, {sizes.max()}]")
-    bin_of = np.zeros(sizes.size, dtype=np.int64)
     order = np.argsort(-sizes, kind="stable")
-    distinct, counts = np.unique(-sizes, return_counts=True)
+    descending = sizes[order]
+    distinct = 1 + int(np.count_nonzero(np.diff(descending)))
+    # Any two bins hold more than one capacity together, so there are at most this many.
+    most_bins = min(sizes.size, 2 * int(sizes.sum()) // max(1, capacity) + 1)
+    # Measured: a pass over b bins takes about as long as 8 + b/200 descents in the tree.
+    by_size = distinct * (8 + most_bins / 200) < sizes.size
+    bins, count = (_place_by_size if by_size else _place_one_by_one)(descending, capacity, most_bins)
+    bin_of = np.empty(sizes.size, dtype=np.int64)
+    bin_of[order] = bins
+    return Packing(bin_of, count)
+
+
+def _place_by_size(descending: Integers, capacity: int, most_bins: int) -> tuple[Integers, int]:
+    """First fit, all items of one size at a time.
+
+    Items of one size come one after the other, and the first bin with room takes as many of them as it can before the
+    next one gets any: one pass over the bins that still have room places them all.
+    """
+    bins = np.empty(descending.size, dtype=np.int64)
+    starts = np.flatnonzero(np.diff(descending, prepend=-1))
+    stops = np.append(starts[1:], descending.size)
+    smallest = int(descending[-1])
     open_bins = np.zeros(0, dtype=np.int64)
     room = np.zeros(0, dtype=np.int64)
-    used, placed = 0, 0
-    for size, count in zip((-distinct).tolist(), counts.tolist(), strict=True):
-        items = order[placed : placed + count]
-        placed += count
+    used = 0
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        size, count = int(descending[start]), stop - start
         fitting = room // size if size else np.full(room.size, count)
-        before = np.minimum(np.cumsum(fitting), count)
-        taken = np.diff(before, prepend=0)
-        into_open = int(before[-1]) if before.size else 0
-        bin_of[items[:into_open]] = np.repeat(open_bins, taken)
+        taken = np.diff(np.minimum(np.cumsum(fitting), count), prepend=0)
+        into_open = int(taken.sum())
+        bins[start : start + into_open] = np.repeat(open_bins, taken)
         room = room - taken * size
         left = count - into_open
         if left:
             per_bin = capacity // size if size else left
             new = -(-left // per_bin)
-            bin_of[items[into_open:]] = used + np.arange(left) // per_bin
+            bins[start + into_open : stop] = used + np.arange(left) // per_bin
             fill = np.full(new, per_bin, dtype=np.int64)
             fill[-1] = left - (new - 1) * per_bin
             open_bins = np.concatenate([open_bins, used + np.arange(new)])
             room = np.concatenate([room, capacity - fill * size])
             used += new
-        if placed < sizes.size:
-            smallest = int(sizes[order[-1]])
-            usable = room >= smallest
-            open_bins, room = open_bins[usable], room[usable]
-    return Packing(bin_of, used)
+        usable = room >= smallest
+        open_bins, room = open_bins[usable], room[usable]
+    return bins, used
+
+
+def _place_one_by_one(descending: Integers, capacity: int, most_bins: int) -> tuple[Integers, int]:
+    """First fit by a tree over the bins whose nodes know the largest room below them.
+
+    Bins that are not open yet have all their room, so the first bin with room may be a new one.
+    """
+    leaves = 1 << (most_bins - 1).bit_length()
+    room = [capacity] * (2 * leaves)
+    bins = []
+    for size in descending.tolist():
+        node = 1
+        while node < leaves:
+            node *= 2
+            if room[node] < size:
+                node += 1
+        bins.append(node - leaves)
+        room[node] -= size
+        while node > 1:
+            node //= 2
+            left, right = room[2 * node], room[2 * node + 1]
+            room[node] = left if left > right else right
+    return np.array(bins, dtype=np.int64), max(bins) + 1
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     models: str | None = None
     dtype: Literal["float32", "float64"] = "float32"
     hindsight: bool = True
+    history: int = 10
     settings: dict[str, Any] = {}
 
     def policy_settings(self) -> Any:
@@ -161,6 +162,8 @@ def resolve(
     for key in ("clients", "rounds", "interval"):
         if getattr(config, key) < 1:
             raise InvalidInput(key, getattr(config, key), "give at least 1")
+    if config.history < 0:
+        raise InvalidInput("history", config.history, "give how many clients to follow round by round, 0 for none")
     if not 0 <= config.seed < 2**63:
         raise InvalidInput("seed", config.seed, "give a whole number from 0 to 2⁶³ - 1")
     config.policy_settings()

@@ -15,7 +15,8 @@ from ofms.core.files import require_writable, write_whole
 from ofms.core.typing import AnyArray
 from ofms.runs.config import RunConfig
 
-CONFIG, METRICS, CLIENTS, SUMMARY = "config.toml", "metrics.jsonl", "clients.npz", "summary.json"
+CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
+HISTORY, SUMMARY = "history.npz", "summary.json"
 
 
 def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
@@ -52,9 +53,12 @@ class RunFolder:
         self._metrics.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
         self._metrics.flush()
 
-    def finish(self, clients: Mapping[str, AnyArray], summary: Mapping[str, Any]) -> None:
+    def finish(
+        self, clients: Mapping[str, AnyArray], history: Mapping[str, AnyArray], summary: Mapping[str, Any]
+    ) -> None:
         """Write the results; a folder with a summary is a finished run."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, **clients)
-        write_whole(self.path / CLIENTS, buffer.getvalue())
+        for name, arrays in ((CLIENTS, clients), (HISTORY, history)):
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, allow_pickle=False, **arrays)
+            write_whole(self.path / name, buffer.getvalue())
         write_whole(self.path / SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")

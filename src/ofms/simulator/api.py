@@ -59,7 +59,7 @@ def simulate(
         Threads; one for each core by default. The result does not depend on it.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
-        `hindsight`) and settings of the policy (`learning_rate`, `window`, …).
+        `hindsight`, `history`) and settings of the policy (`learning_rate`, `window`, …).
 
     Examples
     --------
@@ -147,7 +147,13 @@ def _run(
             dtype=dtype,
             workers=workers,
         )
-    measurement = Measurement(stream.clients, len(dictionary), loss_bound=policy.loss_bound, hindsight=config.hindsight)
+    measurement = Measurement(
+        stream.clients,
+        len(dictionary),
+        loss_bound=policy.loss_bound,
+        hindsight=config.hindsight,
+        history=config.history,
+    )
     lines: list[Line] = []
     started = time.perf_counter()
     with (
@@ -166,6 +172,7 @@ def _run(
         config=config,
         metric=metric,
         clients=measurement.per_client() | {"budget": fleet.budgets},
+        history=measurement.first_clients(),
         lines=lines,
         seconds=time.perf_counter() - started,
         bound=policy.bound,
@@ -173,5 +180,5 @@ def _run(
         folder=folder,
     )
     if written is not None:
-        written.finish(result.clients, msgspec.to_builtins(result.summary()))
+        written.finish(result.clients, result.history, msgspec.to_builtins(result.summary()))
     return result

@@ -15,10 +15,15 @@ Line = dict[str, Any]
 
 
 class Measurement:
-    """Adds up exchanges."""
+    """Adds up exchanges.
 
-    def __init__(self, clients: int, models: int, *, loss_bound: str, hindsight: bool) -> None:
+    Figures of all clients are running sums; what happened round by round is kept for the first `history` of them.
+    """
+
+    def __init__(self, clients: int, models: int, *, loss_bound: str, hindsight: bool, history: int = 0) -> None:
         self.loss_bound, self.hindsight = loss_bound, hindsight
+        self.history = min(history, clients)
+        self._kept: dict[str, list[AnyArray]] = {}
         self.rounds = 0
         self.score = np.zeros(clients)
         self.model_score = np.zeros((clients, models))
@@ -49,7 +54,25 @@ class Measurement:
                 expected = (exchange.expected_vote * played[:, step]).sum(axis=1)
                 self.regret = self.regret.add(expected, losses[:, step])
             lines.append(self._line(exchange, step))
+            self._keep("score", exchange.scores[:, step])
+            if self.hindsight:
+                self._keep("regret", self.regret.value)
+        self._keep("round", np.array(exchange.span[0]))
+        self._keep("probability", exchange.expected_vote)
+        self._keep("held", exchange.plan.held)
+        self._keep("vote", exchange.plan.vote)
         return lines
+
+    def _keep(self, name: str, values: AnyArray) -> None:
+        if self.history:
+            self._kept.setdefault(name, []).append(values[: self.history].copy() if values.ndim else values)
+
+    def first_clients(self) -> dict[str, AnyArray]:
+        """What happened to the clients whose history is kept.
+
+        [T, H] `score` and `regret`; [U, H, K] `probability`, `held` and `vote` of each exchange; [U] `round`, its first.
+        """
+        return {name: np.stack(values) for name, values in self._kept.items()}
 
     def _line(self, exchange: Exchange, step: int) -> Line:
         running = self.score / self.rounds

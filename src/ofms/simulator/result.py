@@ -24,6 +24,8 @@ class Result:
     clients
         Arrays with a leading client axis: `score` (the metric), `regret`, `model_score`, `down`, `up`, `most_held`,
         `held_share`, `vote_share`.
+    history
+        Round by round, for the first clients only: `score`, `regret`, `probability`, `held`, `vote`.
     lines
         One record a round.
     bound
@@ -35,6 +37,7 @@ class Result:
     config: RunConfig
     metric: str
     clients: dict[str, AnyArray]
+    history: dict[str, AnyArray]
     lines: list[Line]
     seconds: float
     bound: Floats | None
