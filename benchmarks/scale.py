@@ -3,7 +3,7 @@
     python benchmarks/scale.py
 
 Twenty models of mixed costs for ten thousand, a hundred thousand and a million clients of mixed budgets, and a
-thousand models for ten thousand clients. Each size runs in a process of its own, so that its peak memory is its own. Exits with 1
+thousand models for ten thousand clients. Each size runs in a process of its own, for its own peak memory. Exits with 1
 when a figure falls short.
 """
 

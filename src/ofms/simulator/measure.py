@@ -70,7 +70,7 @@ class Measurement:
     def first_clients(self) -> dict[str, AnyArray]:
         """What happened to the clients whose history is kept.
 
-        [T, H] `score` and `regret`; [U, H, K] `probability`, `held` and `vote` of each exchange; [U] `round`, its first.
+        [T, H] `score`, `regret`; [U, H, K] `probability`, `held` and `vote` of each exchange; [U] `round`: its first.
         """
         return {name: np.stack(values) for name, values in self._kept.items()}
 

@@ -1,0 +1,338 @@
+"""The same OFMS-FT rounds on a general framework's simulation engine and on ours, in one run.
+
+    FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 python benchmarks/flower_simulation.py
+
+Fifty clients with Air's networks (20 of 5 × 100 units, window 51, memory for 5). On Flower: one ClientApp a client on its Ray
+engine, one CPU each, a server app that exchanges one message a client and round; client state and held models live in
+the node's context, as Flower provides for. The policy code is the same, and so are the numbers that come out, which is
+checked. Rounds that fine-tune count. Needs the extra `bench`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+os.environ.setdefault("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
+os.environ.setdefault("RAY_DISABLE_DOCKER_CPU_WARNING", "1")
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from ofms.core.draws import Draws
+from ofms.core.messages import Grants, Reports, Requests
+from ofms.core.schedule import Schedule
+from ofms.data.stream import Stream
+from ofms.models.dictionary import Dictionary
+from ofms.models.zoo import mlp
+from ofms.policies.ofms_ft import Settings, build
+from ofms.policies.protocol import Fleet, Policy, tuning_window_of
+from ofms.report.tables import format_table
+from ofms.simulator.exchange import client_scores, policy_losses
+from ofms.simulator.fused import FusedSimulation
+from ofms.simulator.loopback import LoopbackClient
+
+CLIENTS, MODELS, WINDOW, BUDGET, SEED = 50, 20, 51, 5, 0
+QUICK_ROUNDS, PLAIN_ROUNDS = 6, 3
+ROUNDS = WINDOW + QUICK_ROUNDS + PLAIN_ROUNDS
+POLL_SECONDS = 0.01
+
+Arrays = dict[str, np.ndarray]
+
+
+class Setting:
+    """The problem, built alike in every process."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        modules = {f"net{index}": mlp(14, [100] * 5, 1) for index in range(MODELS)}
+        x = np.random.default_rng(0).random((CLIENTS, ROUNDS, 14), dtype=np.float32)
+        self.dictionary = Dictionary.from_modules(modules, task="regression")
+        self.stream = Stream(x, x.mean(axis=2), "regression")
+        catalogue = self.dictionary.catalogue()
+        budgets = np.full(CLIENTS, BUDGET * int(catalogue.storage.max()))
+        self.fleet = Fleet(catalogue, budgets, int(budgets.sum()) // 2, Schedule(ROUNDS))
+        settings = Settings(
+            learning_rate=0.7, fine_tuning_rate=1e-4, importance_cap=20, loss_bound="raw", window=WINDOW, warm_up=WINDOW
+        )
+        self.policy: Policy = build(settings, self.fleet)
+
+
+_setting: list[Setting] = []
+
+
+def setting() -> Setting:
+    """This process's own copy: Ray's workers build it once."""
+    if not _setting:
+        torch.set_num_threads(1)
+        _setting.append(Setting())
+    return _setting[0]
+
+
+def to_record(arrays: Arrays) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in arrays.items()})
+
+
+def from_record(record: ArrayRecord) -> Arrays:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def flatten(tensors: dict[int, dict[str, torch.Tensor]]) -> Arrays:
+    return {f"{model}:{name}": tensor.numpy() for model, each in tensors.items() for name, tensor in each.items()}
+
+
+def unflatten(arrays: Arrays) -> dict[int, dict[str, torch.Tensor]]:
+    tensors: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in arrays.items():
+        model, name = key.split(":", 1)
+        tensors.setdefault(int(model), {})[name] = torch.from_numpy(value.copy())
+    return tensors
+
+
+def open_client(context: Context) -> LoopbackClient:
+    """The client of this node: new, or as it left itself in the context."""
+    here = setting()
+    index = int(context.node_config["partition-id"])
+    state = here.policy.client.join(here.fleet.catalogue, here.fleet.budgets[index : index + 1], np.array([index]))
+    store: dict[int, dict[str, torch.Tensor]] = {}
+    if "state" in context.state.array_records:
+        kept = from_record(context.state.array_records["state"])
+        state = replace(state, exchange=int(kept.pop("exchange")), **kept)
+        store = unflatten(from_record(context.state.array_records["store"]))
+    models = here.dictionary.models
+    return LoopbackClient(
+        policy=here.policy,
+        schedule=here.fleet.schedule,
+        models=models,
+        networks=[model.module for model in models],
+        task="regression",
+        x=torch.from_numpy(here.stream.x[index]),
+        y=torch.from_numpy(here.stream.y[index]),
+        state=state,
+        store=store,
+    )
+
+
+def close_client(client: LoopbackClient, context: Context) -> None:
+    state: Any = client.state
+    kept = {field.name: np.asarray(getattr(state, field.name)) for field in fields(state) if field.name != "table"}
+    context.state["state"] = to_record(kept)
+    context.state["store"] = to_record(flatten(client.store))
+
+
+client_app = ClientApp()
+
+
+@client_app.query("request")
+def first_request(message: Message, context: Context) -> Message:
+    client = open_client(context)
+    requests = client.request(Draws(SEED, 0))
+    close_client(client, context)
+    return Message(RecordDict({"request": to_record(requests.to_arrays())}), reply_to=message)
+
+
+@client_app.train("round")
+def play_round(message: Message, context: Context) -> Message:
+    here, client = setting(), open_client(context)
+    grants = Grants.from_arrays(from_record(message.content.array_records["grants"]))
+    plan = client.receive(grants, unflatten(from_record(message.content.array_records["models"])))
+    outputs, losses = client.predict(grants.exchange)
+    reports = client.learn(plan, policy_losses(losses[None], plan.held, here.policy.loss_bound))
+    window = tuning_window_of(here.policy.local, here.fleet.schedule, grants.exchange)
+    updates = {}
+    if window is not None and here.policy.local is not None:
+        updates = client.fine_tune(window, plan, reports, here.policy.local)
+    index = int(context.node_config["partition-id"])
+    span = here.fleet.schedule.span(grants.exchange)
+    score = client_scores(outputs[None], plan.vote, here.stream.y[index : index + 1, span[0] : span[1]], "regression")
+    requests = client.request(Draws(SEED, grants.exchange + 1))
+    close_client(client, context)
+    content = RecordDict(
+        {
+            "report": to_record(reports.to_arrays()),
+            "updates": to_record(flatten(updates)),
+            "request": to_record(requests.to_arrays()),
+            "score": to_record({"score": score, "vote": plan.vote}),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+class FlowerRun:
+    """What the server app leaves behind."""
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter()
+        self.start_up = 0.0
+        self.seconds: list[float] = []
+        self.scores: list[np.ndarray] = []
+        self.votes: list[np.ndarray] = []
+
+    def main(self, grid: Grid, context: Context) -> None:
+        here = setting()
+        while len(nodes := sorted(grid.get_node_ids())) < CLIENTS:
+            time.sleep(POLL_SECONDS)
+        tensors = [{name: tensor.clone() for name, tensor in model.tensors.items()} for model in here.dictionary.models]
+        server = here.policy.server.open(here.fleet.catalogue, here.fleet.bandwidth)
+        query = [Message(RecordDict({"go": ConfigRecord()}), node, "query.request") for node in nodes]
+        replies = in_client_order(exchange_quickly(grid, query), "request")
+        self.start_up = time.perf_counter() - self.started
+        for exchange in range(ROUNDS - 1):
+            began = time.perf_counter()
+            requests = Requests.stack(
+                [Requests.from_arrays(from_record(reply.content["request"])) for reply in replies]
+            )
+            server, grants = here.policy.server.grant(server, requests, Draws(SEED, exchange))
+            messages = []
+            for row, reply in enumerate(replies):
+                own = grants.rows(slice(row, row + 1))
+                sent = {int(model): tensors[model] for model in np.flatnonzero(own.sent[0])}
+                content = RecordDict({"grants": to_record(own.to_arrays()), "models": to_record(flatten(sent))})
+                messages.append(Message(content, reply.metadata.src_node_id, "train.round"))
+            send = exchange_quickly if exchange < WINDOW + QUICK_ROUNDS else exchange_plainly
+            replies = in_client_order(send(grid, messages), "report")
+            reports = Reports.stack([Reports.from_arrays(from_record(reply.content["report"])) for reply in replies])
+            server, step = here.policy.server.absorb(server, reports)
+            totals: dict[int, dict[str, torch.Tensor]] = {}
+            for reply in replies:
+                for model, update in unflatten(from_record(reply.content["updates"])).items():
+                    total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in update.items()})
+                    for name, part in update.items():
+                        total[name] += part
+            for model, total in totals.items():
+                for name, part in total.items():
+                    tensors[model][name] += float(step[model]) * part
+            self.seconds.append(time.perf_counter() - began)
+            results = [from_record(reply.content["score"]) for reply in replies]
+            self.scores.append(np.concatenate([each["score"] for each in results]))
+            self.votes.append(np.concatenate([each["vote"] for each in results]))
+
+
+def in_client_order(replies: list[Message], record: str) -> list[Message]:
+    for reply in replies:
+        if reply.has_error():
+            raise RuntimeError(f"a client failed: {reply.error}")
+    return sorted(replies, key=lambda reply: int(reply.content[record]["client"].numpy()[0]))
+
+
+def exchange_plainly(grid: Grid, messages: list[Message]) -> list[Message]:
+    """As in Flower's own strategies: it looks for replies every three seconds."""
+    return list(grid.send_and_receive(messages))
+
+
+def exchange_quickly(grid: Grid, messages: list[Message]) -> list[Message]:
+    """The same, but looking for replies every ten milliseconds."""
+    waiting = set(grid.push_messages(messages))
+    replies: list[Message] = []
+    while waiting:
+        for reply in grid.pull_messages(waiting):
+            waiting.discard(reply.metadata.reply_to_message_id)
+            replies.append(reply)
+        if waiting:
+            time.sleep(POLL_SECONDS)
+    return replies
+
+
+def run_flower() -> FlowerRun:
+    run = FlowerRun()
+    server_app = ServerApp()
+    server_app.main()(run.main)
+    resources: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(server_app, client_app, num_supernodes=CLIENTS, backend_config=resources)
+    return run
+
+
+def run_ours() -> tuple[float, list[float], list[np.ndarray], list[np.ndarray]]:
+    """Start-up, seconds of each round, scores and votes."""
+    began = time.perf_counter()
+    here = setting()
+    simulation = FusedSimulation(here.policy, here.fleet, here.dictionary, here.stream, seed=SEED, hindsight=False)
+    exchanges = simulation.exchanges()
+    start_up = time.perf_counter() - began
+    seconds, scores, votes = [], [], []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        exchange = next(exchanges)
+        seconds.append(time.perf_counter() - began)
+        scores.append(exchange.scores)
+        votes.append(exchange.plan.vote)
+    return start_up, seconds, scores, votes
+
+
+def profile_client() -> list[tuple[str, float]]:
+    """What a client's share of a round consists of when it runs in this process: milliseconds of each part."""
+    here = setting()
+    context = Context(0, 0, {"partition-id": 0, "num-partitions": CLIENTS}, RecordDict(), {})
+    message = Message(RecordDict({"go": ConfigRecord()}), 0, "query.request")
+    first_request(message, context)
+    client = open_client(context)
+    plan_like = {k: here.dictionary.models[k].tensors for k in range(BUDGET)}
+    client.store = plan_like
+    window = tuning_window_of(here.policy.local, here.fleet.schedule, WINDOW)
+    assert window is not None
+    assert here.policy.local is not None
+    parts: list[tuple[str, Callable[[], object]]] = [
+        ("predict with five models", lambda: client.predict(WINDOW)),
+        ("fine-tune five models", lambda: [client._update(k, window, 1.0, here.policy.local) for k in plan_like]),
+        ("read and write the context", lambda: (open_client(context), close_client(client, context))),
+        (
+            "decode and encode five models",
+            lambda: to_record(flatten(unflatten(from_record(to_record(flatten(plan_like)))))),
+        ),
+    ]
+    timed = []
+    for name, part in parts:
+        part()
+        began = time.perf_counter()
+        for _ in range(20):
+            part()
+        timed.append((name, 1e3 * (time.perf_counter() - began) / 20))
+    return timed
+
+
+def main() -> int:
+    start_up, ours, our_scores, our_votes = run_ours()
+    flower = run_flower()
+    for exchange, (score, vote) in enumerate(zip(flower.scores, flower.votes, strict=True)):
+        assert (vote == our_votes[exchange]).all(), f"choices differ in exchange {exchange}"
+        np.testing.assert_allclose(score, our_scores[exchange], rtol=1e-3, atol=1e-7)
+    tuned = slice(WINDOW, WINDOW + QUICK_ROUNDS)
+    mine = float(np.median(ours[tuned]))
+    quick = float(np.median(flower.seconds[tuned]))
+    plain = float(np.median(flower.seconds[WINDOW + QUICK_ROUNDS :]))
+    rows = [
+        ["ofms", f"{1e3 * mine:.1f} ms", "1×", f"{start_up:.1f} s"],
+        ["Flower, send_and_receive", f"{1e3 * plain:.0f} ms", f"{plain / mine:.0f}×", f"{flower.start_up:.1f} s"],
+        [
+            "Flower, replies polled every 10 ms",
+            f"{1e3 * quick:.0f} ms",
+            f"{quick / mine:.0f}×",
+            f"{flower.start_up:.1f} s",
+        ],
+    ]
+    print(f"\n{CLIENTS} clients, rounds that fine-tune; same choices in all {ROUNDS - 1} rounds")
+    print(format_table(["", "a round", "against ofms", "start-up"], rows))
+    whole = sum(flower.seconds) + flower.start_up
+    print(
+        f"all {ROUNDS - 1} rounds with start-up: ofms {sum(ours) + start_up:.1f} s, Flower {whole:.1f} s (mostly polled quickly)"
+    )
+    print("\nof which, in one client's process:")
+    print(format_table(["", "a client and round"], [[name, f"{took:.1f} ms"] for name, took in profile_client()]))
+    return 0 if plain / mine >= 50 else 1
+
+
+if __name__ == "__main__":
+    # Ray's workers import the module by its name, so that each builds its own setting.
+    import flower_simulation
+
+    sys.exit(flower_simulation.main())
