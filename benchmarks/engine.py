@@ -1,72 +1,221 @@
-"""How fast the simulator is: rounds on Air's networks, fused against the loopback, in one run.
+"""How close the simulator comes to what the machine can do, as ratios measured in one run.
 
-    python benchmarks/engine.py
+    python benchmarks/engine.py [air] [mnist] [cifar10]
 
-Air's networks and sizes (100 clients, 20 networks of 5 × 100 units, window 51, memory for 5) on random data, so that it
-needs no download. Only rounds that fine-tune count. Run it with nothing else running.
+Full OFMS-FT rounds that fine-tune (selection, losses, fine-tuning) at the paper's sizes, on random data. Their
+sample-gradients a second are divided by what a bare loop over forward and backward passes of the same networks
+reaches in its best layout, which is searched for: workers or threads, memory format, chunk size. For Air's small
+networks the bare loop is a hand-written forward and backward pass over stacked models. Bare loop and rounds take
+turns, and the median counts. Run it with nothing else running; it exits with 1 when a figure falls short.
 """
 
 from __future__ import annotations
 
+import statistics
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise, product
 
 import numpy as np
 import torch
+from torch import nn
 
-from ofms.core.schedule import Schedule
-from ofms.data.stream import Stream
-from ofms.models.dictionary import Dictionary
-from ofms.models.zoo import mlp
-from ofms.policies.ofms_ft import Settings, build
-from ofms.policies.protocol import Fleet
+from networks import AIR, CIFAR10, MNIST, WINDOW, Case, make_problem
+from ofms.models.zoo import build_module
 from ofms.report.tables import format_table
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.loopback import LoopbackSimulation
 
-CLIENTS, MODELS, WINDOW, BUDGET = 100, 20, 51, 5
-WARM_UP_ROUNDS, FUSED_ROUNDS, LOOPBACK_ROUNDS = 3, 40, 8
+CASES = {"air": AIR, "mnist": MNIST, "cifar10": CIFAR10}
+CORES = 2
+TURNS = 5
+ROUNDS_A_TURN = {"Air": 20, "MNIST": 1, "CIFAR-10": 1}
+LEAST_RATIO = {"Air": 0.7, "MNIST": 0.9, "CIFAR-10": 0.9}
+LEAST_OVER_LOOPBACK = 5.0
+MOST_HINDSIGHT = 0.1
+
+Bare = Callable[[float], float]
 
 
-def air_like() -> tuple[Dictionary, Stream]:
-    """Networks of Air's architecture and a stream of its shape."""
-    torch.manual_seed(0)
-    modules = {f"net{index}": mlp(14, [100] * 5, 1) for index in range(MODELS)}
-    random = np.random.default_rng(0)
-    x = random.random((CLIENTS, WINDOW + FUSED_ROUNDS + WARM_UP_ROUNDS, 14), dtype=np.float32)
-    return Dictionary.from_modules(modules, task="regression"), Stream(x, x.mean(axis=2), "regression")
+def samples_a_second(work: Callable[[int], None], samples: int, workers: int, seconds: float) -> float:
+    """Repeat `work` in every worker for about `seconds`, with the cores shared out between them."""
+    torch.set_num_threads(CORES // workers)
+    with ThreadPoolExecutor(workers) as pool:
+
+        def repeat(worker: int, times: int) -> None:
+            for _ in range(times):
+                work(worker)
+
+        began = time.perf_counter()
+        list(pool.map(repeat, range(workers), [1] * workers))
+        times = max(1, round(seconds / (time.perf_counter() - began)))
+        began = time.perf_counter()
+        list(pool.map(repeat, range(workers), [times] * workers))
+        return workers * times * samples / (time.perf_counter() - began)
 
 
-def seconds_a_round(exchanges: Iterator[Exchange], rounds: int) -> float:
-    """The mean time of rounds that fine-tune, after a few to warm up."""
-    for _ in range(WINDOW + WARM_UP_ROUNDS):
-        next(exchanges)
-    started = time.perf_counter()
-    for _ in range(rounds):
-        next(exchanges)
-    return (time.perf_counter() - started) / rounds
+def bare_network(case: Case, architecture: int, workers: int, channels_last: bool, chunk: int, seconds: float) -> float:
+    """Forward and backward passes of one convolutional network, and nothing else."""
+    networks = [build_module(*case.architectures[architecture]).eval() for _ in range(workers)]
+    memory = torch.channels_last if channels_last else torch.contiguous_format
+    for network in networks:
+        network.to(memory_format=memory)  # type: ignore[call-overload]
+    x = torch.rand(chunk, *case.sample).contiguous(memory_format=memory)
+    y = torch.randint(0, 10, (chunk,))
+
+    def work(worker: int) -> None:
+        loss = nn.functional.cross_entropy(networks[worker](x), y)
+        torch.autograd.grad(loss, list(networks[worker].parameters()))
+
+    return samples_a_second(work, chunk, workers, seconds)
 
 
-def main() -> None:
-    dictionary, stream = air_like()
-    catalogue = dictionary.catalogue()
-    budgets = np.full(CLIENTS, BUDGET * int(catalogue.storage.max()))
-    fleet = Fleet(catalogue, budgets, int(budgets.sum()) // 2, Schedule(stream.rounds))
-    settings = Settings(
-        learning_rate=0.7, fine_tuning_rate=1e-5, importance_cap=20, loss_bound="raw", window=WINDOW, warm_up=WINDOW
+def bare_stack(workers: int, models: int, chunk: int, seconds: float) -> float:
+    """Air's networks by hand: `baddbmm` forward and `bmm` backward over stacked models."""
+    sizes = [14, 100, 100, 100, 100, 100, 1]
+    stacks = []
+    for _ in range(workers):
+        weights = [torch.randn(models, a, b) / 10 for a, b in pairwise(sizes)]
+        biases = [torch.randn(models, 1, b) / 10 for b in sizes[1:]]
+        stacks.append((weights, biases, torch.rand(models, chunk, 14), torch.rand(models, chunk, 1)))
+
+    def work(worker: int) -> None:
+        weights, biases, x, y = stacks[worker]
+        layers = [x]
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            layers.append(torch.baddbmm(bias, layers[-1], weight).relu_())
+        slope = 2 * (torch.baddbmm(biases[-1], layers[-1], weights[-1]) - y)
+        for depth in reversed(range(len(weights))):
+            torch.bmm(layers[depth].transpose(1, 2), slope)
+            slope.sum(dim=1)
+            if depth:
+                slope = torch.bmm(slope, weights[depth].transpose(1, 2)) * (layers[depth] > 0)
+
+    return samples_a_second(work, models * chunk, workers, seconds)
+
+
+def find_best(candidates: dict[str, Bare]) -> tuple[str, Bare]:
+    """The fastest layout."""
+    rates = {name: bare(0.5) for name, bare in candidates.items()}
+    best = max(rates, key=lambda name: rates[name])
+    return best, candidates[best]
+
+
+def bare_loops(case: Case) -> list[tuple[str, Bare]]:
+    """The best bare loop for each architecture of a case."""
+    splits = {1: "1 worker with 2 threads", 2: "2 workers with 1 thread"}
+    if case is AIR:
+        grid = product(splits, (1, 2, 5, 10, 20), (128, 256, 512, 1024))
+        stacks: dict[str, Bare] = {
+            f"{splits[workers]}, {models} models at once, chunks of {chunk}": partial(
+                bare_stack, workers, models, chunk
+            )
+            for workers, models, chunk in grid
+        }
+        return [find_best(stacks)]
+    loops = []
+    for architecture in range(len(case.architectures)):
+        layouts: dict[str, Bare] = {
+            f"{splits[workers]}, channels {'last' if last else 'first'}, chunks of {chunk}": partial(
+                bare_network, case, architecture, workers, last, chunk
+            )
+            for workers, last, chunk in product(splits, (False, True), (16, 32, 64, 128, 256))
+        }
+        loops.append(find_best(layouts))
+    return loops
+
+
+def sample_gradients(exchange: Exchange, architectures: int) -> list[int]:
+    """How many samples were differentiated, by architecture."""
+    counts = WINDOW * np.count_nonzero(exchange.plan.pull, axis=0)
+    return [int(counts[index::architectures].sum()) for index in range(architectures)]
+
+
+def measure(case: Case) -> tuple[list[str], dict[str, float]]:
+    """A row of the table, and the figures that have a limit."""
+    loops = bare_loops(case)
+    for index, (layout, _) in enumerate(loops):
+        print(f"{case.name}, architecture {index + 1}: best bare loop: {layout}", file=sys.stderr)
+    turn = ROUNDS_A_TURN[case.name]
+    problem = make_problem(case, WINDOW + 1 + turn * TURNS)
+    simulation = FusedSimulation(
+        problem.policy, problem.fleet, problem.dictionary, problem.stream, seed=0, hindsight=False
     )
-    policy = build(settings, fleet)
-    rows = {}
-    for name, hindsight in (("fused", False), ("fused, with hindsight", True)):
-        simulation = FusedSimulation(policy, fleet, dictionary, stream, seed=0, hindsight=hindsight)
-        rows[name] = seconds_a_round(simulation.exchanges(), FUSED_ROUNDS)
-    loopback = LoopbackSimulation(policy, fleet, dictionary, stream, seed=0, hindsight=False)
-    rows["loopback"] = seconds_a_round(loopback.exchanges(), LOOPBACK_ROUNDS)
-    slowest = rows["loopback"]
-    table = [[name, f"{1e3 * took:.1f} ms", f"{slowest / took:.1f}×"] for name, took in rows.items()]
-    print(format_table(["Air's sizes, rounds that fine-tune", "a round", "against the loopback"], table))
+    exchanges = simulation.exchanges()
+    for _ in range(WINDOW + 1):
+        exchange = next(exchanges)
+    ratios, rounds, hindsight = [], [], []
+    for _ in range(TURNS):
+        rates = [bare(1.0) for _, bare in loops]
+        torch.set_num_threads(1)
+        bare_seconds = 0.0
+        began = time.perf_counter()
+        for _ in range(turn):
+            exchange = next(exchanges)
+            counts = sample_gradients(exchange, len(loops))
+            bare_seconds += sum(count / rate for count, rate in zip(counts, rates, strict=True))
+        took = time.perf_counter() - began
+        ratios.append(bare_seconds / took)
+        rounds.append(took / turn)
+        hindsight.append(hindsight_seconds(simulation, exchange) / (took / turn))
+    took, ratio, extra = (statistics.median(values) for values in (rounds, ratios, hindsight))
+    rate = sum(sample_gradients(exchange, len(loops))) / took
+    figures = {"ratio": ratio, "hindsight": extra}
+    row = [case.name, f"{1e3 * took:.1f} ms", f"{rate:,.0f}", f"{ratio:.2f}", f"{100 * extra:.1f} %"]
+    if case is AIR:
+        figures["loopback"] = loopback_seconds(case) / took
+        row.append(f"{figures['loopback']:.1f}×")
+    return row if case is AIR else [*row, ""], figures
+
+
+def hindsight_seconds(simulation: FusedSimulation, exchange: Exchange) -> float:
+    """What the losses of all models take on top of those of the held ones."""
+    times = []
+    for hindsight in (False, True):
+        began = time.perf_counter()
+        for _ in range(5):
+            simulation.engine.evaluate(exchange.span, exchange.plan.held, hindsight=hindsight)
+        times.append((time.perf_counter() - began) / 5)
+    return times[1] - times[0]
+
+
+def loopback_seconds(case: Case) -> float:
+    """A round that fine-tunes, client by client."""
+    problem = make_problem(case, WINDOW + 7)
+    loopback = LoopbackSimulation(
+        problem.policy, problem.fleet, problem.dictionary, problem.stream, seed=0, hindsight=False
+    )
+    ended = [time.perf_counter() for _ in loopback.exchanges()]
+    return (ended[-1] - ended[WINDOW]) / (len(ended) - 1 - WINDOW)
+
+
+def main() -> int:
+    names = sys.argv[1:] or list(CASES)
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        print(f"no case {unknown[0]!r}: one of {', '.join(CASES)}", file=sys.stderr)
+        return 2
+    results = [measure(CASES[name]) for name in names]
+    header = ["", "a round", "sample-gradients/s", "of the bare loop", "hindsight adds", "against the loopback"]
+    print(format_table(header, [row for row, _ in results]))
+    short = False
+    for name, (_, figures) in zip(names, results, strict=True):
+        case = CASES[name]
+        checks = [("of the bare loop", figures["ratio"], LEAST_RATIO[case.name], 1)]
+        checks.append(("hindsight", figures["hindsight"], MOST_HINDSIGHT, -1))
+        if "loopback" in figures:
+            checks.append(("over the loopback", figures["loopback"], LEAST_OVER_LOOPBACK, 1))
+        for what, value, limit, sign in checks:
+            fine = sign * value >= sign * limit
+            short |= not fine
+            side = "at least" if sign > 0 else "at most"
+            print(f"{'ok   ' if fine else 'SHORT'} {case.name}, {what}: {value:.2f} ({side} {limit})")
+    return int(short)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
