@@ -34,6 +34,8 @@ lint: $(STAMP)  ## ruff, mypy and the layers of the packages
 	$(BIN)/lint-imports --no-cache
 
 bench: $(STAMP)  ## what it costs, as ratios; with nothing else running
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/engine.py
 
 clean:  ## remove .venv and what tools left behind

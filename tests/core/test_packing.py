@@ -161,6 +161,14 @@ def test_mu_is_exact_for_twenty_models_of_any_sizes(costs: list[int], budget: in
     assert fewest_clusters(np.array(costs), budget * max(costs)).exact
 
 
+def test_many_models_of_different_sizes_get_honest_bounds_in_bounded_time() -> None:
+    costs = np.random.default_rng(0).integers(100_000, 1_000_000, size=300)
+    for budget in (2, 3, 5):
+        count = fewest_clusters(costs, budget * int(costs.max()), effort=20_000)
+        table = partition_models(costs, np.array([budget * int(costs.max())]))
+        assert count.lower <= count.upper <= table.clusters.max()
+
+
 def test_a_larger_capacity_may_need_more_bins() -> None:
     sizes = np.array([44, 24, 24, 22, 21, 17, 8, 8, 6, 6])
     assert [first_fit_decreasing(sizes, capacity).count for capacity in (60, 61)] == [3, 4]

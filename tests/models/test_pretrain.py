@@ -31,6 +31,18 @@ def test_models_learn_their_own_target_whatever_the_number_of_workers() -> None:
             assert float((model.module(x)[:, 0] - x[:, index]).square().mean()) < 0.02
 
 
+def test_dropout_and_a_last_batch_of_one_train_alike_whatever_the_number_of_workers() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.random((33, 1, 8, 8)).astype(np.float32), random.integers(0, 3, 33)
+    options = {"image": [1, 8, 8], "blocks": [[4]], "dense": 6, "classes": 3, "batch_norm": True, "dropout": [0.3, 0.3]}
+    several = [Recipe(f"net{index}", "vgg", options, x, y, epochs=3, batch_size=16) for index in range(4)]
+    dictionaries = [pretrain(several, task="classification", workers=workers, progress=False) for workers in (1, 2, 4)]
+    assert len({dictionary.revision() for dictionary in dictionaries}) == 1
+    module = dictionaries[0].models[0].module
+    with torch.no_grad():
+        assert torch.equal(module(torch.zeros(2, 1, 8, 8)), module(torch.zeros(2, 1, 8, 8))), "dropout is off again"
+
+
 def test_seeds_give_different_models() -> None:
     revisions = {pretrain(recipes(), task="regression", seed=seed, progress=False).revision() for seed in (0, 1)}
     assert len(revisions) == 2

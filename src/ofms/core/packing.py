@@ -152,11 +152,15 @@ def fewest_bins(sizes: Integers, capacity: int, *, effort: int = 200_000) -> Bin
     ----------
     S. Martello and P. Toth, "Lower bounds and reduction procedures for the bin packing problem", 1990.
     """
-    items = sorted((int(size) for size in sizes if size), reverse=True)
-    lower = _bin_lower_bound(items, capacity)
-    best = first_fit_decreasing(np.array(items, dtype=np.int64), capacity).count
-    if lower >= best or len(items) > _MOST_ITEMS_SEARCHED:
-        return BinCount(min(lower, best), best)
+    positive = np.asarray(sizes, dtype=np.int64)
+    positive = positive[positive > 0]
+    if positive.size == 0:
+        return BinCount(0, 0)
+    lower = _bin_lower_bound(positive, capacity)
+    best = first_fit_decreasing(positive, capacity).count
+    if lower == best or positive.size > _MOST_ITEMS_SEARCHED:
+        return BinCount(lower, best)
+    items = sorted(positive.tolist(), reverse=True)
     remaining = [0] * (len(items) + 1)
     for index in reversed(range(len(items))):
         remaining[index] = remaining[index + 1] + items[index]
@@ -197,16 +201,20 @@ def fewest_bins(sizes: Integers, capacity: int, *, effort: int = 200_000) -> Bin
     return BinCount(best if complete else lower, best)
 
 
-def _bin_lower_bound(items: list[int], capacity: int) -> int:
+def _bin_lower_bound(items: Integers, capacity: int) -> int:
     """Martello and Toth's L2: for every threshold, items too large to share a bin, and the room they leave."""
-    bound = 0
-    for threshold in {0} | {size for size in items if 2 * size <= capacity}:
-        alone = sum(1 for size in items if size > capacity - threshold)
-        halves = [size for size in items if capacity < 2 * size <= 2 * (capacity - threshold)]
-        small = sum(size for size in items if threshold <= size and 2 * size <= capacity)
-        overflow = small - (len(halves) * capacity - sum(halves))
-        bound = max(bound, alone + len(halves) + max(0, -(-overflow // capacity)))
-    return bound
+    ascending = np.sort(items)
+    sums = np.concatenate([[0], np.cumsum(ascending)])
+    middle = int(np.searchsorted(ascending, capacity // 2, side="right"))
+    thresholds = np.unique(np.concatenate([[0], ascending[:middle]]))
+    # Those above capacity - threshold are alone; those between are halves; small ones fill what halves leave.
+    large = np.searchsorted(ascending, capacity - thresholds, side="right")
+    small = np.minimum(np.searchsorted(ascending, thresholds, side="left"), middle)
+    halves = np.maximum(large - middle, 0)
+    left = halves * capacity - (sums[np.maximum(large, middle)] - sums[middle])
+    overflow = (sums[middle] - sums[small]) - left
+    bound = (items.size - np.maximum(large, middle)) + halves + np.maximum(0, -(-overflow // capacity))
+    return int(bound.max())
 
 
 @dataclass(frozen=True)
@@ -262,15 +270,24 @@ def partition_models(costs: Integers, budgets: Integers) -> PartitionTable:
 def fewest_clusters(costs: Integers, budget: int, *, effort: int = 200_000) -> BinCount:
     """μ = max_j m*_j: the largest, over the chosen model, of the least numbers of clusters (before th:4).
 
+    Exact, or bounds after `effort` search steps in all. Models of one cost give one number, and only those that could
+    still raise the maximum are searched.
+
     >>> fewest_clusters(np.ones(20, dtype=np.int64), 5)
     BinCount(lower=5, upper=5)
     """
     costs = np.asarray(costs, dtype=np.int64)
-    counts = [
-        fewest_bins(np.delete(costs, int(np.flatnonzero(costs == cost)[0])), budget - cost, effort=effort)
-        for cost in np.unique(costs).tolist()
-    ]
-    return BinCount(max(count.lower for count in counts), max(count.upper for count in counts))
+    distinct, first = np.unique(costs, return_index=True)
+    others = {cost: np.delete(costs, index) for cost, index in zip(distinct.tolist(), first.tolist(), strict=True)}
+    counts = {cost: fewest_bins(rest, budget - cost, effort=0) for cost, rest in others.items()}
+    lower = max(count.lower for count in counts.values())
+    doubtful = [cost for cost, count in counts.items() if count.upper > lower]
+    # The largest models leave the least room, so they are likely to need the most clusters.
+    for cost in sorted(doubtful, reverse=True):
+        if counts[cost].upper > lower:
+            counts[cost] = fewest_bins(others[cost], budget - cost, effort=effort // len(doubtful))
+            lower = max(lower, counts[cost].lower)
+    return BinCount(lower, max(count.upper for count in counts.values()))
 
 
 def smallest_budget(costs: Integers) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -90,9 +91,14 @@ def _train(module: nn.Module, recipe: Recipe, task: Task, seed: int, bar: tqdm[A
     else:
         optimizer = torch.optim.SGD(module.parameters(), lr=recipe.rate, momentum=recipe.momentum)
     module.train()
+    for layer in module.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.forward = partial(_dropout, layer, torch.Generator().manual_seed(seed))  # type: ignore[method-assign]
     for _ in range(recipe.epochs):
         shuffled = torch.from_numpy(order.permutation(len(samples)))
         for batch in shuffled.split(recipe.batch_size):
+            if len(batch) == 1 < len(samples):
+                continue  # Batch norm has no statistics of one sample.
             optimizer.zero_grad(set_to_none=True)
             loss = _batch_loss(module(samples[batch]), targets[batch], task)
             loss.backward()
@@ -100,7 +106,15 @@ def _train(module: nn.Module, recipe: Recipe, task: Task, seed: int, bar: tqdm[A
             bar.update()
         if not torch.isfinite(loss):
             raise NotFinite(f"pre-training {recipe.name}: the loss is {loss.item()}; lower the rate {recipe.rate}")
+    for layer in module.modules():
+        layer.__dict__.pop("forward", None)
     module.eval()
+
+
+def _dropout(layer: nn.Dropout, generator: torch.Generator, x: torch.Tensor) -> torch.Tensor:
+    """Dropout from a generator of its own: PyTorch's own one is shared by all threads."""
+    kept = torch.empty_like(x).bernoulli_(1 - layer.p, generator=generator)
+    return x * kept.div_(1 - layer.p)
 
 
 def _batch_loss(outputs: torch.Tensor, targets: torch.Tensor, task: Task) -> torch.Tensor:
