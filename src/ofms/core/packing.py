@@ -134,7 +134,7 @@ class BinCount:
         return self.lower == self.upper
 
 
-def fewest_bins(sizes: Integers, capacity: int, *, effort: int = 200_000) -> BinCount:
+def fewest_bins(sizes: Integers, capacity: int, *, effort: int = 20_000) -> BinCount:
     """The least number of bins that hold all items: exact, or bounds after `effort` search steps.
 
     Branch and bound over items by decreasing size: an item goes into each open bin of a different residual
@@ -267,7 +267,7 @@ def partition_models(costs: Integers, budgets: Integers) -> PartitionTable:
     return PartitionTable(kind.astype(np.int64), distinct, cluster, clusters)
 
 
-def fewest_clusters(costs: Integers, budget: int, *, effort: int = 200_000) -> BinCount:
+def fewest_clusters(costs: Integers, budget: int, *, effort: int = 20_000) -> BinCount:
     """μ = max_j m*_j: the largest, over the chosen model, of the least numbers of clusters (before th:4).
 
     Exact, or bounds after `effort` search steps in all. Models of one cost give one number, and only those that could
