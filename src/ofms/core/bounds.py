@@ -1,4 +1,4 @@
-"""The regret bounds of th:4 and th:5, and the rates that minimise them.
+"""The regret bounds of th:4 and th:5, and the rates that the paper tunes for them.
 
 Two forms of each. `theorem` is the paper's, in μ, the least number of clusters for the worst chosen model.
 `sharp` follows from the same proofs with q ≥ 1/max_j m_j instead of q ≥ 1/(2μ): it needs only the clusters that

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ofms.core.rates import resolve_rate
 from ofms.policies.following import Follower
 from ofms.policies.one_model import one_model_server
-from ofms.policies.protocol import Epochs, Fleet, Policy
+from ofms.policies.protocol import Epochs, Fleet, Policy, require_common_settings
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Settings:
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
     """Fed-OMD for a fleet."""
+    require_common_settings(settings.loss_bound, settings.window, settings.warm_up)
     server = one_model_server(fleet, settings.model, batch_size=settings.batch_size, epochs=settings.epochs)
     rate = resolve_rate("local_rate", settings.local_rate, rounds=fleet.schedule.rounds)
     local = Epochs(rate, settings.epochs, settings.batch_size, settings.window, settings.warm_up)

@@ -14,7 +14,7 @@ from ofms.core.messages import Catalogue, Grants, Reports, Requests
 from ofms.core.rates import resolve_rate
 from ofms.core.typing import Floats, Integers
 from ofms.policies.following import Follower
-from ofms.policies.protocol import Fleet, Policy, models_to_send, require_budgets
+from ofms.policies.protocol import Fleet, Policy, models_to_send, require_budgets, require_common_settings
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class Server:
 def build(settings: Settings, fleet: Fleet) -> Policy:
     """MAB for a fleet."""
     require_budgets(fleet.catalogue, fleet.budgets)
+    require_common_settings(settings.loss_bound)
     if not 0 <= settings.exploration <= 1:
         raise InvalidInput("exploration", settings.exploration, "give a share between 0 and 1")
     models, schedule = len(fleet.catalogue), fleet.schedule

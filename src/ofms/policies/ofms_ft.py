@@ -7,25 +7,27 @@ fit the bandwidth, and one random group uploads its fine-tuned models.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ofms.core import bounds, selection
+from ofms.core import selection
 from ofms.core.draws import Draws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
-from ofms.core.packing import PartitionTable, fewest_clusters, largest_cluster_upload, partition_models
-from ofms.core.rates import resolve_rate
+from ofms.core.packing import PartitionTable, largest_cluster_upload, partition_models
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Floats, Integers
-from ofms.core.uplink import draw_group, most_groups, upload_needs
+from ofms.core.uplink import draw_group, upload_needs
+from ofms.policies import ofms_ft_theory as theory
 from ofms.policies.protocol import (
     Fleet,
     GradientStep,
     Policy,
     models_to_send,
     require_budgets,
+    require_common_settings,
     tuning_window_of,
     versions_after,
     versions_held,
@@ -93,7 +95,9 @@ class Client:
         return ClientState(
             client=clients,
             table=table,
-            learning_rate=learning_rates(self.settings, catalogue, table, self.schedule)[table.kind],
+            learning_rate=theory.learning_rates(self.settings.learning_rate, catalogue, table, self.schedule)[
+                table.kind
+            ],
             cumulative_losses=np.zeros(shape),
             pmf=np.full(shape, 1.0 / len(catalogue)),
             chosen=np.zeros(clients.size, dtype=np.int64),
@@ -171,67 +175,24 @@ class Server:
         return replace(state, version=versions_after(reports, state.version)), step
 
 
-def learning_rates(settings: Settings, catalogue: Catalogue, table: PartitionTable, schedule: Schedule) -> Floats:
-    """[G] η for each distinct budget of the table."""
-    rates = []
-    for budget in table.budgets.tolist():
-        tuned = 0.0
-        if settings.learning_rate == "tuned":
-            tuned = bounds.tuned_learning_rate(
-                models=len(catalogue),
-                fewest_clusters=fewest_clusters(catalogue.storage, budget).upper,
-                rounds=schedule.rounds,
-                interval=schedule.interval,
-            )
-        rates.append(resolve_rate("learning_rate", settings.learning_rate, rounds=schedule.rounds, tuned=tuned))
-    return np.array(rates)
-
-
-def client_bounds(settings: Settings, fleet: Fleet, table: PartitionTable) -> list[bounds.ClientBound]:
-    """The bounds of th:4 and th:5 for each distinct budget of the table."""
-    rates = learning_rates(settings, fleet.catalogue, table, fleet.schedule)
-    return [
-        bounds.client_bound(
-            models=len(fleet.catalogue),
-            learning_rate=rate,
-            fewest_clusters=fewest_clusters(fleet.catalogue.storage, budget).upper,
-            most_clusters=int(clusters.max()),
-            rounds=fleet.schedule.rounds,
-            interval=fleet.schedule.interval,
-        )
-        for rate, budget, clusters in zip(rates.tolist(), table.budgets.tolist(), table.clusters, strict=True)
-    ]
-
-
-def fine_tuning_rate(settings: Settings, fleet: Fleet, table: PartitionTable) -> float:
-    """η_f as a number; `tuned` takes the largest α that could come up and the mean μ over clients."""
-    tuned = 0.0
-    if settings.fine_tuning_rate == "tuned":
-        largest = largest_cluster_upload(fleet.catalogue.upload, table)
-        least = [fewest_clusters(fleet.catalogue.storage, budget).upper for budget in table.budgets.tolist()]
-        tuned = bounds.tuned_fine_tuning_rate(
-            most_groups=most_groups(fleet.budgets.size, largest, fleet.bandwidth),
-            fewest_clusters=float(np.array(least)[table.kind].mean()),
-            rounds=fleet.schedule.rounds,
-            interval=fleet.schedule.interval,
-        )
-    return resolve_rate("fine_tuning_rate", settings.fine_tuning_rate, rounds=fleet.schedule.rounds, tuned=tuned)
-
-
 def build(settings: Settings, fleet: Fleet) -> Policy:
     """OFMS-FT for a fleet."""
     require_budgets(fleet.catalogue, fleet.budgets)
+    require_common_settings(settings.loss_bound, settings.window, settings.warm_up)
     _require_settings(settings)
     table = partition_models(fleet.catalogue.storage, fleet.budgets)
     fleet.require_upload(largest_cluster_upload(fleet.catalogue.upload, table))
-    local = GradientStep(fine_tuning_rate(settings, fleet, table), settings.window, settings.warm_up)
+    rates = theory.learning_rates(settings.learning_rate, fleet.catalogue, table, fleet.schedule)
+    local = GradientStep(
+        theory.fine_tuning_rate(settings.fine_tuning_rate, fleet, table), settings.window, settings.warm_up
+    )
     bound, not_covered = None, ""
     if settings.loss_bound == "raw":
         not_covered = "the selection loss is not bounded (a1)"
-    elif learning_rates(settings, fleet.catalogue, table, fleet.schedule).min() == 0:
+    elif rates.min() == 0:
         not_covered = "a learning rate of 0 never learns"
     else:
-        bound = np.array([each.sharp for each in client_bounds(settings, fleet, table)])[table.kind]
+        bound = np.array([each.sharp for each in theory.client_bounds(rates, fleet, table)])[table.kind]
     return Policy(
         name="ofms-ft",
         client=Client(settings, local, fleet.schedule),
@@ -244,12 +205,21 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
+def server_not_covered(settings: Settings) -> str:
+    """Why the theorems say nothing on the server's regret with these settings; empty where they do."""
+    reasons = {
+        "the selection loss is not bounded (a1)": settings.loss_bound == "raw",
+        "the importance weights are capped": settings.importance_cap is not None,
+        "the fine-tuning loss is a window's": settings.window != 1,
+        "the first rounds do not fine-tune": settings.warm_up != 0,
+        "the server's step is not the mean of (3r2)": settings.server_step != 1,
+    }
+    return ", ".join(reason for reason, applies in reasons.items() if applies)
+
+
 def _require_settings(settings: Settings) -> None:
-    if settings.window < 1:
-        raise InvalidInput("window", settings.window, "give at least 1, the current sample")
-    if settings.warm_up < 0:
-        raise InvalidInput("warm_up", settings.warm_up, "give a round, 0 for the first one")
     if settings.importance_cap is not None and not settings.importance_cap > 0:
         raise InvalidInput("importance_cap", settings.importance_cap, "give a number above 0, or leave it out")
-    if settings.server_step != "N" and not isinstance(settings.server_step, int | float):
-        raise InvalidInput("server_step", settings.server_step, "give a multiplier of the mean, or 'N' for the sum")
+    step = settings.server_step
+    if step != "N" and not (isinstance(step, int | float) and math.isfinite(step)):
+        raise InvalidInput("server_step", step, "give a multiplier of the mean, or 'N' for the sum")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ofms.core.rates import resolve_rate
 from ofms.policies.following import Follower
 from ofms.policies.one_model import one_model_server
-from ofms.policies.protocol import Adapted, Fleet, Policy
+from ofms.policies.protocol import Adapted, Fleet, Policy, require_common_settings
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Settings:
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
     """PerFedAvg for a fleet."""
+    require_common_settings(settings.loss_bound, settings.window, settings.warm_up)
     server = one_model_server(
         fleet, settings.model, batch_size=settings.batch_size, epochs=settings.epochs, copies=Adapted.copies
     )

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from ofms.core.bounding import BOUNDS
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.packing import smallest_budget
-from ofms.core.schedule import Schedule, Window, tuning_window
+from ofms.core.schedule import Schedule, Window, past_window, tuning_window
 from ofms.core.typing import Flags, Floats, Integers
 
 State = TypeVar("State")
@@ -151,7 +152,11 @@ def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: in
     """The samples on which clients fine-tune in an exchange, or None where they do not."""
     if local is None or local.rate == 0:
         return None
-    return tuning_window(schedule.span(exchange), local.window, local.warm_up)
+    window = tuning_window(schedule.span(exchange), local.window, local.warm_up)
+    if window is not None and not isinstance(local, GradientStep):
+        # Passes over the samples that a client keeps: the last ones, all alike.
+        return past_window(window.stop, local.window)
+    return window
 
 
 def models_to_send(held: Flags, holding: Integers, version: Integers) -> Flags:
@@ -168,6 +173,16 @@ def versions_after(reports: Reports, version: Integers) -> Integers:
 def versions_held(held: Flags, version: Integers) -> Integers:
     """What a client has after a grant: the current version of what it holds, -1 for the rest."""
     return np.where(held, version, -1)
+
+
+def require_common_settings(loss_bound: str, window: int = 1, warm_up: int = 0) -> None:
+    """Refuse settings, common to many policies, that make no sense."""
+    if loss_bound not in BOUNDS:
+        raise InvalidInput("loss_bound", loss_bound, f"use one of {', '.join(BOUNDS)}")
+    if window < 1:
+        raise InvalidInput("window", window, "give at least 1, the current sample")
+    if warm_up < 0:
+        raise InvalidInput("warm_up", warm_up, "give a round, 0 for the first one")
 
 
 def require_budgets(catalogue: Catalogue, budgets: Integers) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
-
 from ofms.core.bounds import server_bound
-from ofms.core.packing import fewest_clusters, largest_cluster_upload, partition_models
-from ofms.core.uplink import most_groups
+from ofms.core.errors import InvalidInput
+from ofms.core.packing import partition_models
 from ofms.policies import ofms_ft
+from ofms.policies import ofms_ft_theory as theory
 from ofms.policies.registry import build_policy
 from ofms.report.dictionaries import format_range
 from ofms.report.tables import format_table
@@ -21,15 +21,17 @@ def describe_bounds(
     experiment: str, given: dict[str, Any], *, distance: float | None = None, gradient: float | None = None
 ) -> dict[str, Any]:
     """Clusters, rates and bounds for every distinct budget, and those of the server."""
+    for name, value in (("distance", distance), ("gradient", gradient)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise InvalidInput(name, value, "give a number of at least 0")
     config, dictionary = prepare(experiment, given={"preset": "theory"} | given)
-    settings = config.policy_settings()
+    settings: ofms_ft.Settings = config.policy_settings()
     fleet = config.fleet(dictionary.catalogue())
     policy = build_policy("ofms-ft", settings, fleet)
-    catalogue, schedule = fleet.catalogue, fleet.schedule
-    table = partition_models(catalogue.storage, fleet.budgets)
-    rates = ofms_ft.learning_rates(settings, catalogue, table, schedule)
-    each = ofms_ft.client_bounds(settings, fleet, table)
-    fewest = [fewest_clusters(catalogue.storage, budget) for budget in table.budgets.tolist()]
+    table = partition_models(fleet.catalogue.storage, fleet.budgets)
+    rates = theory.learning_rates(settings.learning_rate, fleet.catalogue, table, fleet.schedule)
+    fewest = theory.fewest_clusters_by_budget(fleet.catalogue, table)
+    each = theory.client_bounds(rates, fleet, table) if policy.bound is not None else None
     clients = [
         {
             "budget": budget,
@@ -37,30 +39,37 @@ def describe_bounds(
             "fewest_clusters": [fewest[row].lower, fewest[row].upper],
             "most_clusters": int(table.clusters[row].max()),
             "learning_rate": float(rates[row]),
-            "theorem": each[row].theorem if policy.bound is not None else None,
-            "sharp": each[row].sharp if policy.bound is not None else None,
+            "theorem": each[row].theorem if each is not None else None,
+            "sharp": each[row].sharp if each is not None else None,
         }
         for row, budget in enumerate(table.budgets.tolist())
     ]
-    rate = ofms_ft.fine_tuning_rate(settings, fleet, table)
-    groups = most_groups(fleet.budgets.size, largest_cluster_upload(catalogue.upload, table), fleet.bandwidth)
-    server: dict[str, Any] = {"bandwidth": fleet.bandwidth, "most_groups": groups, "fine_tuning_rate": rate}
-    if distance is not None and gradient is not None and rate > 0:
+    rate = theory.fine_tuning_rate(settings.fine_tuning_rate, fleet, table)
+    groups = theory.largest_group_count(fleet, table)
+    not_covered = ofms_ft.server_not_covered(settings) or ("" if rate > 0 else "the dictionary is frozen")
+    server: dict[str, Any] = {
+        "bandwidth": fleet.bandwidth,
+        "most_groups": groups,
+        "fine_tuning_rate": rate,
+        "not_covered": not_covered or None,
+    }
+    if distance is not None and gradient is not None and not not_covered:
         bound = server_bound(
             distance=distance,
             gradient=gradient,
             fine_tuning_rate=rate,
             most_groups=groups,
-            fewest_clusters=float(np.array([count.upper for count in fewest])[table.kind].mean()),
+            fewest_clusters=theory.mean_fewest_clusters(fleet, table),
             most_clusters=float(table.clusters.max(axis=1)[table.kind].mean()),
-            rounds=schedule.rounds,
-            interval=schedule.interval,
+            rounds=fleet.schedule.rounds,
+            interval=fleet.schedule.interval,
         )
         server |= {"theorem": bound.theorem, "sharp": bound.sharp}
+    schedule = fleet.schedule
     return {
         "experiment": config.experiment,
         "preset": config.preset,
-        "models": len(catalogue),
+        "models": len(fleet.catalogue),
         "rounds": schedule.rounds,
         "interval": schedule.interval,
         "not_covered": policy.not_covered or None,
@@ -106,6 +115,8 @@ def bounds_table(facts: dict[str, Any]) -> str:
             f"server's regret ≤ {server['theorem']:.2f} (th:4, th:5), ≤ {server['sharp']:.2f} (sharp), "
             "for convex losses on a bounded domain"
         )
+    elif server["not_covered"]:
+        lines.append(f"server's regret: not covered: {server['not_covered']}")
     else:
         lines.append("server's regret: give --distance and --gradient; it holds for convex losses on a bounded domain")
     return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""Where the time of a MNIST round goes: py-spy's samples of rounds that fine-tune, by what the code was doing.
+
+    python benchmarks/profile_round.py
+
+Needs the extra `bench` (py-spy), and the right to trace processes.
+"""
+
+from __future__ import annotations
+
+import collections
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from ofms.report.tables import format_table
+
+ROUNDS = 4
+# The first that occurs anywhere in a stack, from the top of the list on, names what it was doing.
+BLOCKS = {
+    "networks, backward": ("_engine_run_backward",),
+    "networks, forward in fine-tuning": ("_fused_step", "torch/nn/modules"),
+    "networks, forward for losses": ("evaluate_single", "torch/nn/modules"),
+    "loss of the samples": ("sample_losses",),
+    "gathering samples": ("_samples",),
+    "changing the memory layout": ("_pieces",),
+    "applying updates": ("apply (",),
+    "other fine-tuning": ("_fused_step",),
+    "other evaluation": ("evaluate",),
+    "policy: request, grant, plan, learn": ("policies/",),
+}
+
+
+def work() -> None:
+    """What is profiled: MNIST's networks at the paper's sizes, every round fine-tunes."""
+    from networks import MNIST, WINDOW, make_problem
+    from ofms.simulator.fused import FusedSimulation
+
+    problem = make_problem(MNIST, WINDOW + ROUNDS)
+    simulation = FusedSimulation(problem.policy, problem.fleet, problem.dictionary, problem.stream, seed=0)
+    for exchange in simulation.exchanges():
+        print(f"round {exchange.index}", file=sys.stderr)
+
+
+def block_of(stack: str) -> str | None:
+    """What a stack was doing; None for rounds before fine-tuning and for start-up."""
+    if "_exchange" not in stack and "thread.py" not in stack:
+        return None
+    for name, marks in BLOCKS.items():
+        if all(mark in stack for mark in marks):
+            return name
+    return "everything else"
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--work"]:
+        work()
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        raw = Path(folder) / "stacks"
+        command = ["py-spy", "record", "--rate", "100", "--format", "raw", "--full-filenames", "--output", str(raw)]
+        subprocess.run([*command, "--", sys.executable, __file__, "--work"], check=True, capture_output=True)
+        counts: collections.Counter[str] = collections.Counter()
+        for line in raw.read_text().splitlines():
+            stack, _, samples = line.rpartition(" ")
+            if block := block_of(stack):
+                counts[block] += int(samples)
+    total = sum(counts.values())
+    rows = [[name, f"{100 * count / total:.1f} %"] for name, count in counts.most_common()]
+    print(format_table(["of a MNIST run's working threads", "time"], rows))
+    networks = sum(count for name, count in counts.items() if name.startswith("networks"))
+    print(f"the networks' own arithmetic: {100 * networks / total:.1f} %")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

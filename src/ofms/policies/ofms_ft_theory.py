@@ -1,0 +1,86 @@
+"""What the theorems say for a fleet that runs OFMS-FT: clusters, tuned rates, bounds."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ofms.core import bounds
+from ofms.core.messages import Catalogue
+from ofms.core.packing import BinCount, PartitionTable, fewest_clusters, largest_cluster_upload
+from ofms.core.rates import resolve_rate
+from ofms.core.schedule import Schedule
+from ofms.core.typing import Floats
+from ofms.core.uplink import most_groups
+from ofms.policies.protocol import Fleet
+
+
+@lru_cache(maxsize=256)
+def _fewest_clusters(costs: tuple[int, ...], budget: int) -> BinCount:
+    return fewest_clusters(np.array(costs, dtype=np.int64), budget)
+
+
+def fewest_clusters_by_budget(catalogue: Catalogue, table: PartitionTable) -> list[BinCount]:
+    """μ, or what is known of it, for each distinct budget of the table."""
+    costs = tuple(catalogue.storage.tolist())
+    return [_fewest_clusters(costs, budget) for budget in table.budgets.tolist()]
+
+
+def learning_rates(rate: float | str, catalogue: Catalogue, table: PartitionTable, schedule: Schedule) -> Floats:
+    """[G] η for each distinct budget of the table; `tuned` is √(ln K/(μ n T)), eq. (72ap)."""
+    if rate != "tuned":
+        number = resolve_rate("learning_rate", rate, rounds=schedule.rounds, tuned=0.0)
+        return np.full(table.budgets.size, number)
+    return np.array(
+        [
+            bounds.tuned_learning_rate(
+                models=len(catalogue),
+                fewest_clusters=count.upper,
+                rounds=schedule.rounds,
+                interval=schedule.interval,
+            )
+            for count in fewest_clusters_by_budget(catalogue, table)
+        ]
+    )
+
+
+def client_bounds(rates: Floats, fleet: Fleet, table: PartitionTable) -> list[bounds.ClientBound]:
+    """The bounds of th:4 and th:5 for each distinct budget of the table."""
+    counts = fewest_clusters_by_budget(fleet.catalogue, table)
+    return [
+        bounds.client_bound(
+            models=len(fleet.catalogue),
+            learning_rate=rate,
+            fewest_clusters=count.upper,
+            most_clusters=int(clusters.max()),
+            rounds=fleet.schedule.rounds,
+            interval=fleet.schedule.interval,
+        )
+        for rate, count, clusters in zip(rates.tolist(), counts, table.clusters, strict=True)
+    ]
+
+
+def mean_fewest_clusters(fleet: Fleet, table: PartitionTable) -> float:
+    """The mean of μ_i over clients."""
+    counts = [count.upper for count in fewest_clusters_by_budget(fleet.catalogue, table)]
+    return float(np.array(counts)[table.kind].mean())
+
+
+def largest_group_count(fleet: Fleet, table: PartitionTable) -> int:
+    """The largest α that could come up."""
+    largest = largest_cluster_upload(fleet.catalogue.upload, table)
+    return most_groups(fleet.budgets.size, largest, fleet.bandwidth)
+
+
+def fine_tuning_rate(rate: float | str, fleet: Fleet, table: PartitionTable) -> float:
+    """η_f as a number; `tuned` is 1/√(α n T · mean μ), eq. (75ap), with the largest α that could come up."""
+    tuned = 0.0
+    if rate == "tuned":
+        tuned = bounds.tuned_fine_tuning_rate(
+            most_groups=largest_group_count(fleet, table),
+            fewest_clusters=mean_fewest_clusters(fleet, table),
+            rounds=fleet.schedule.rounds,
+            interval=fleet.schedule.interval,
+        )
+    return resolve_rate("fine_tuning_rate", rate, rounds=fleet.schedule.rounds, tuned=tuned)
