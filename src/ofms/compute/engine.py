@@ -12,7 +12,6 @@ pieces that do not depend on the number of workers, so neither do the results.
 from __future__ import annotations
 
 import copy
-import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -27,9 +26,10 @@ import torch
 from torch import nn
 
 from ofms.compute import personal
+from ofms.compute.checks import is_finite, not_finite_update, require_finite_losses, require_fit
 from ofms.compute.stacked import Stack, is_stackable, stack_modules
 from ofms.compute.tasks import sample_losses
-from ofms.core.errors import InvalidInput, NotFinite
+from ofms.core.errors import InvalidInput
 from ofms.core.schedule import Window
 from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.data.stream import Stream
@@ -77,7 +77,8 @@ class Engine:
         self.trainable = [model.trainable for model in dictionary.models]
         self.modules = [_load(model.module, model.tensors, model.trainable, dtype) for model in dictionary.models]
         self.parameters = [dict(module.named_parameters()) for module in self.modules]
-        self.x = torch.from_numpy(stream.x).to(dtype)
+        self.width = require_fit(dictionary, stream)
+        self.x = torch.from_numpy(np.ascontiguousarray(stream.x)).to(dtype)
         self.y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(
             torch.int64 if self.task == "classification" else dtype
         )
@@ -85,9 +86,10 @@ class Engine:
         self.stacks = _stacks(dictionary, self.modules)
         self.single = sorted(set(range(len(self.modules))) - {model for stack in self.stacks for model in stack.models})
         self.workers = workers if workers is not None else (os.cpu_count() or 1)
+        if self.workers < 1:
+            raise InvalidInput("workers", self.workers, "give at least 1")
         self._threads = one_thread_a_worker()
         self._shells: dict[tuple[int, int], nn.Module] = {}
-        self._check_shapes(stream)
 
     def __enter__(self) -> Self:
         self._threads.__enter__()
@@ -127,7 +129,7 @@ class Engine:
             [partial(evaluate_stack, stack) for stack in self.stacks]
             + [partial(evaluate_single, model) for model in self.single]
         )
-        self._require_finite(result.losses, held | hindsight, span[0])
+        require_finite_losses(result.losses, held, self.names, span[0])
         return result
 
     def evaluate_adapted(self, span: tuple[int, int], held: Flags, past: Window, rate: float) -> Evaluation:
@@ -142,7 +144,7 @@ class Engine:
             self._fill(result, span, model, rows, output)
 
         self._run([partial(evaluate_some, model, rows) for model, rows in _pieces_of_clients(held, self.values)])
-        self._require_finite(result.losses, held, span[0])
+        require_finite_losses(result.losses, held, self.names, span[0])
         return result
 
     def _empty_evaluation(self, span: tuple[int, int]) -> Evaluation:
@@ -198,15 +200,16 @@ class Engine:
         x, y = self._samples(rows, window)
         weights = torch.from_numpy(np.outer(pull[rows, model], window.weights).reshape(-1)).to(self.x.dtype)
         module, names = self.modules[model], self.trainable[model]
-        leaves = [self.parameters[model][name] for name in names]
+        leaves = self._leaves(model)
         total: list[torch.Tensor] = []
         parts = zip(self._pieces(x.flatten(0, 1)), self._pieces(y.flatten()), self._pieces(weights), strict=True)
         for xs, ys, ws in parts:
             loss = (sample_losses(module(xs), ys, self.task) * ws).sum()
-            slopes = torch.autograd.grad(loss, leaves)
+            slopes = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
             total = [whole.add_(part) for whole, part in zip(total, slopes, strict=True)] if total else list(slopes)
-        self._require_finite_update(total, [model], window, pull)
-        return {model: {name: slope.mul_(-rate) for name, slope in zip(names, total, strict=True)}}
+        update = {name: slope.mul_(-rate) for name, slope in zip(names, total, strict=True)}
+        self._require_finite_update(update, model, window, pull)
+        return {model: update}
 
     def _stacked_step(self, stack: Stack, positions: list[int], window: Window, pull: Floats, rate: float) -> Deltas:
         some = stack.some(positions)
@@ -224,12 +227,15 @@ class Engine:
         for xs, ys, ws in zip(*parts, strict=True):
             slopes = some.gradients(xs, ys, ws, self.task)
             total = {name: total[name].add_(slopes[name]) for name in total} if total else slopes
-        self._require_finite_update(total.values(), some.models, window, pull)
         for slope in total.values():
             slope.mul_(-rate)
-        return {
+        updates = {
             model: {name: total[name][row] for name in self.trainable[model]} for row, model in enumerate(some.models)
         }
+        if not is_finite(total.values()):
+            for model, update in updates.items():
+                self._require_finite_update(update, model, window, pull)
+        return updates
 
     def _own_steps(
         self, model: int, rows: AnyArray, window: Window, pull: Floats, local: Epochs | Adapted
@@ -239,7 +245,7 @@ class Engine:
         after = personal.train(module, start, x, y, local, self.task)
         weights = torch.from_numpy(pull[rows, model]).to(self.x.dtype)
         update = {name: torch.tensordot(weights, after[name] - start[name], dims=1) for name in after}
-        self._require_finite_update(update.values(), [model], window, pull)
+        self._require_finite_update(update, model, window, pull)
         return update
 
     def _own_copies(self, model: int, clients: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
@@ -262,49 +268,22 @@ class Engine:
     def _run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         return [job.result() for job in [self._pool.submit(task) for task in tasks]]
 
-    def _require_finite(self, losses: Floats, wanted: Flags, first: int) -> None:
-        broken = ~np.isfinite(losses) & wanted[:, None]
-        if broken.any():
-            client, step, model = (int(index) for index in np.argwhere(broken)[0])
-            raise NotFinite(
-                f"the loss of client {client} with {self.names[model]} in round {first + step} is "
-                f"{losses[client, step, model]}; nothing was learnt from it"
-            )
-
-    def _require_finite_update(
-        self, update: Iterable[torch.Tensor], models: Sequence[int], window: Window, pull: Floats
-    ) -> None:
-        # A sum is finite only if all its terms are, and takes one pass.
-        if math.isfinite(sum(float(tensor.sum()) for tensor in update)):
+    def _require_finite_update(self, update: dict[str, torch.Tensor], model: int, window: Window, pull: Floats) -> None:
+        if is_finite(update.values()):
             return
-        model = models[int(np.argmax(pull[:, models].max(axis=0)))]
-        client = int(np.argmax(pull[:, model]))
-        raise NotFinite(
-            f"fine-tuning {', '.join(self.names[each] for each in models)} in round {window.stop - 1} is not finite "
-            f"(client {client} weighs most, {pull[client, model]:.3g}): lower the rate, or cap the weights"
-        )
+        clients = np.flatnonzero(pull[:, model])
+        for client in clients.tolist():
+            x, y = self._samples(np.array([client]), window)
+            losses = sample_losses(self.modules[model](x[0]), y[0], self.task)
+            slopes = torch.autograd.grad(losses.sum(), list(self._leaves(model)), allow_unused=True)
+            if not is_finite(slope for slope in slopes if slope is not None):
+                break
+        else:
+            client = int(clients[np.argmax(pull[clients, model])])
+        raise not_finite_update(self.names[model], client, float(pull[client, model]), window.stop)
 
-    def _check_shapes(self, stream: Stream) -> None:
-        """Every model must take the stream's samples and give outputs of one width."""
-        if self.task != stream.task:
-            raise InvalidInput("task", self.task, f"the dictionary's; the stream is for {stream.task}")
-        widths = {}
-        for name, module in zip(self.names, self.modules, strict=True):
-            try:
-                with torch.no_grad():
-                    widths[name] = int(module(self.x[:1, 0]).shape[-1])
-            except (RuntimeError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                raise InvalidInput(
-                    "models", name, f"it does not take samples of shape {list(stream.x.shape[2:])} ({reason})"
-                ) from None
-        if len(set(widths.values())) > 1:
-            raise InvalidInput("models", widths, "their outputs differ in width; a dictionary is for one task")
-        self.width = next(iter(widths.values()))
-        if self.task == "regression" and self.width != 1:
-            raise InvalidInput("models", self.names[0], f"a regression model has one output, not {self.width}")
-        if self.task == "classification" and int(self.y.max()) >= self.width:
-            raise InvalidInput("stream targets", int(self.y.max()), f"the models know classes 0 to {self.width - 1}")
+    def _leaves(self, model: int) -> list[torch.Tensor]:
+        return [self.parameters[model][name] for name in self.trainable[model]]
 
 
 def _load(
@@ -313,7 +292,9 @@ def _load(
     module = copy.deepcopy(module)
     module.load_state_dict(tensors, strict=False)
     module.to(dtype)
-    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for parameter in module.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     module.eval()
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name in trainable)

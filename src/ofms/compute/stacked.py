@@ -7,6 +7,7 @@ computing. Stacked, a layer of all of them is one kernel, and the backward pass 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -84,23 +85,24 @@ def _forward(layers: list[Layer], inputs: torch.Tensor) -> list[torch.Tensor]:
 
 
 def is_stackable(module: nn.Module) -> bool:
-    """Whether a network is a chain of linear layers with or without a ReLU behind each."""
+    """Whether a network is a plain chain of linear layers, each with or without a ReLU behind it."""
+    if type(module) is not nn.Sequential or len(module) == 0 or type(module[0]) is not nn.Linear:
+        return False
+    kinds = [type(layer) for layer in module]
+    linears = [layer for layer in module if isinstance(layer, nn.Linear)]
     return (
-        isinstance(module, nn.Sequential)
-        and len(module) > 0
-        and all(type(layer) in (nn.Linear, nn.ReLU) for layer in module)
-        and isinstance(module[0], nn.Linear)
-        and all(layer.bias is not None for layer in module if isinstance(layer, nn.Linear))
-        and not any(
-            isinstance(layer, nn.ReLU) and isinstance(behind, nn.ReLU)
-            for layer, behind in zip(module, list(module)[1:], strict=False)
-        )
+        set(kinds) <= {nn.Linear, nn.ReLU}
+        and (nn.ReLU, nn.ReLU) not in pairwise(kinds)
+        and all(layer.bias is not None for layer in linears)
+        and len({id(layer.weight) for layer in linears}) == len({id(layer) for layer in linears}) == len(linears)
+        and not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
     )
 
 
 def stack_modules(models: list[int], modules: list[nn.Sequential]) -> Stack:
     """Move the parameters of equal networks side by side; the networks go on using them in place."""
     layers = []
+    names = [name for name, _ in modules[0].named_children()]
     for position, template in enumerate(modules[0]):
         if not isinstance(template, nn.Linear):
             continue
@@ -111,5 +113,5 @@ def stack_modules(models: list[int], modules: list[nn.Sequential]) -> Stack:
             linear.weight.data = weight[row]
             linear.bias.data = bias[row]
         relu = position + 1 < len(modules[0]) and isinstance(modules[0][position + 1], nn.ReLU)
-        layers.append(Layer(weight, bias.unsqueeze(1), relu, f"{position}.weight", f"{position}.bias"))
+        layers.append(Layer(weight, bias.unsqueeze(1), relu, f"{names[position]}.weight", f"{names[position]}.bias"))
     return Stack(models, layers)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from ofms.compute.checks import is_finite, not_finite_update, require_finite_losses, require_fit
 from ofms.compute.tasks import sample_losses
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
@@ -138,7 +139,8 @@ class LoopbackClient:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
         losses = sample_losses(self._outputs(model, leaves, x), y, self.task)
         loss = losses.mean() if weights is None else (losses * weights).sum()
-        return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, slopes, strict=True))
 
     def _step(self, model: int, parameters: Tensors, x: torch.Tensor, y: torch.Tensor, rate: float) -> Tensors:
         slopes = self._gradient(model, parameters, x, y)
@@ -162,10 +164,15 @@ class LoopbackSimulation:
         self.policy, self.fleet, self.stream, self.dictionary = policy, fleet, stream, dictionary
         self.seed, self.hindsight = seed, hindsight
         self.tensors = [
-            {name: tensor.to(dtype, copy=True) for name, tensor in model.tensors.items()} for model in dictionary.models
+            {
+                name: tensor.to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
+                for name, tensor in model.tensors.items()
+            }
+            for model in dictionary.models
         ]
-        self.networks = [copy.deepcopy(model.module).to(dtype) for model in dictionary.models]
-        x = torch.from_numpy(stream.x).to(dtype)
+        require_fit(dictionary, stream)
+        self.networks = [copy.deepcopy(model.module).to(dtype).eval() for model in dictionary.models]
+        x = torch.from_numpy(np.ascontiguousarray(stream.x)).to(dtype)
         y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(
             torch.int64 if dictionary.task == "classification" else dtype
         )
@@ -209,14 +216,18 @@ class LoopbackSimulation:
 
         outputs, losses = zip(*[client.predict(exchange) for client in self.clients], strict=True)
         own_outputs, own_losses = np.stack(outputs), np.stack(losses)
+        names = [model.name for model in self.dictionary.models]
+        require_finite_losses(own_losses, np.concatenate([plan.held for plan in plans]), names, span[0])
         reports = []
         totals: dict[int, Tensors] = {}
         window = tuning_window_of(policy.local, self.fleet.schedule, exchange)
-        for client, plan, loss in zip(self.clients, plans, losses, strict=True):
+        for index, (client, plan, loss) in enumerate(zip(self.clients, plans, losses, strict=True)):
             told = client.learn(plan, policy_losses(loss[None], plan.held, policy.loss_bound))
             reports.append(told)
             if window is not None and policy.local is not None:
                 for model, delta in client.fine_tune(window, plan, told, policy.local).items():
+                    if not is_finite(delta.values()):
+                        raise not_finite_update(names[model], index, float(plan.pull[0, model]), window.stop)
                     total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in delta.items()})
                     for name, part in delta.items():
                         total[name] += part

@@ -1,0 +1,72 @@
+"""Checks at the edges of compute: that models and samples fit, and that numbers stay finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from ofms.core.errors import InvalidInput, NotFinite
+from ofms.core.typing import Flags, Floats
+from ofms.data.stream import Stream
+from ofms.models.dictionary import Dictionary
+
+
+def require_fit(dictionary: Dictionary, stream: Stream) -> int:
+    """Refuse models that do not take the stream's samples; returns the width of their outputs."""
+    if dictionary.task != stream.task:
+        raise InvalidInput("task", dictionary.task, f"the dictionary's; the stream is for {stream.task}")
+    samples = torch.from_numpy(np.ascontiguousarray(np.resize(stream.x[:1, :2], (2, *stream.x.shape[2:]))))
+    widths: dict[str, int] = {}
+    for model in dictionary.models:
+        kinds = {tensor.dtype for tensor in model.tensors.values() if tensor.is_floating_point()}
+        inputs = samples.to(kinds.pop() if len(kinds) == 1 else torch.float32)
+        try:
+            with torch.no_grad():
+                outputs = torch.func.functional_call(model.module, model.tensors, (inputs,))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            reason = str(error).splitlines()[0]
+            shape = list(stream.x.shape[2:])
+            raise InvalidInput("models", model.name, f"it does not take samples of shape {shape} ({reason})") from None
+        if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or outputs.shape[0] != 2:
+            found = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+            raise InvalidInput("models", model.name, f"two samples must give a tensor [2, outputs], not {found}")
+        widths[model.name] = outputs.shape[1]
+    width = next(iter(widths.values()))
+    for name, other in widths.items():
+        if other != width:
+            raise InvalidInput("models", name, f"it has {other} outputs and {next(iter(widths))} has {width}")
+    if dictionary.task == "regression" and width != 1:
+        raise InvalidInput("models", next(iter(widths)), f"a regression model has one output, not {width}")
+    if dictionary.task == "classification" and int(stream.y.max()) >= width:
+        raise InvalidInput("stream targets", int(stream.y.max()), f"the models know classes 0 to {width - 1}")
+    return width
+
+
+def require_finite_losses(losses: Floats, held: Flags, names: list[str], first: int, client: int = 0) -> None:
+    """Refuse [N, n, K] losses of held models that are not finite, before anything is learnt from them."""
+    broken = ~np.isfinite(losses) & held[:, None]
+    if broken.any():
+        row, step, model = (int(index) for index in np.argwhere(broken)[0])
+        raise NotFinite(
+            f"the loss of client {client + row} with {names[model]} in round {first + step + 1} is "
+            f"{losses[row, step, model]}; nothing was learnt from it"
+        )
+
+
+def is_finite(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether all numbers are finite: one pass, and a second one only where a sum overflows."""
+    every = list(tensors)
+    if math.isfinite(sum(float(tensor.sum()) for tensor in every)):
+        return True
+    return all(bool(torch.isfinite(tensor).all()) for tensor in every)
+
+
+def not_finite_update(name: str, client: int, weight: float, window_stop: int) -> NotFinite:
+    """What to say of an update that is not finite."""
+    return NotFinite(
+        f"fine-tuning {name} in round {window_stop} is not finite (client {client}, weight {weight:.3g}): "
+        "lower fine_tuning_rate or local_rate, or cap the importance weights"
+    )
