@@ -99,7 +99,7 @@ def test_the_digits_dictionary_is_pretrained_and_kept(
     assert run("run", "--rounds", "60", "--clients", "20", "--json") == 0
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert record["random_model"] < record["mean"] < record["best_in_hindsight"]
-    kept = tmp_path / "cache" / "ofms" / "models" / "digits"
+    (kept,) = (tmp_path / "cache" / "ofms" / "models").iterdir()
     assert len(list(kept.glob("*.safetensors"))) == 20
     assert run("pretrain", "digits") == 0
     assert "holds a dictionary already" in capsys.readouterr().out
@@ -191,6 +191,38 @@ BAD_ARGUMENTS = {
     "no such models": (("--models", "nowhere"), "models = nowhere: no dictionary can be read there"),
     "unknown option": (("--colour", "red"), "No such option"),
     "no workers": (("--workers", "0"), "0: give at least 1"),
+    "unknown bound": (("--set", "loss_bound=soft"), "loss_bound = soft: use one of clip, saturate, raw"),
+    "no rate": (("--preset", "published", "--set", "learning_rate=nan"), "learning_rate = nan"),
+    "no window": (("--policy", "fed-omd", "--set", "window=0"), "window = 0"),
+    "not a setting": (("--set", "policy=mab"), "policy is not a setting; use the option --policy"),
+    "too many samples": (("--rounds", "1000000000000"), "clients × rounds"),
+    "too long a name": (("--out", "x" * 300), "File name too long"),
+    "too long a number": (("--budget", "9" * 5000), "too long a number"),
+    "too large a budget": (("--budget", "4000000TiB"), "budget = 4000000TiB"),
+}
+
+
+def claim_too_much(models: Path) -> None:
+    index = json.loads((models / "dictionary.json").read_text())
+    index["models"][0]["storage"] = 10**17
+    (models / "dictionary.json").write_text(json.dumps(index))
+
+
+def store_float8(models: Path) -> None:
+    tensors = safetensors.torch.load_file(models / "net0.safetensors")
+    tensors["0.bias"] = tensors["0.bias"].to(torch.float8_e4m3fn)
+    safetensors.torch.save_file(tensors, models / "net0.safetensors")
+
+
+def garble(models: Path) -> None:
+    path = models / "dictionary.json"
+    path.write_bytes(path.read_bytes().replace(b"net0", b"net\xff", 1))
+
+
+BAD_DICTIONARIES |= {
+    "too large": (claim_too_much, "net0: storage = 100000000000000000"),
+    "float8": (store_float8, "store it as float32"),
+    "not UTF-8": (garble, "mend the file"),
 }
 
 
@@ -231,6 +263,77 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
     refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file" / "run"), "cannot be written to")
     refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file"), "something is there already")
     refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file" / "models"), "cannot be written to")
+    refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file"), "something is there already")
+    refused(capsys, run("pretrain", "digits", "--workers", "-1"), "-1: give at least 1")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("batch_size = 0", "batch_size = 0"),
+        ("seed = -1", "pretraining.seed = -1"),
+        ("epochs = 0", "epochs = 0"),
+        ('networks = [{ name = "a/b", architecture = "mlp", options = {} }]', "name = a/b"),
+        (
+            'networks = [{ name = "a", architecture = "mlp", options = { inputs = 5, hidden = [], outputs = 10 } }]',
+            "options = ",
+        ),
+        (
+            'networks = [{ name = "a", architecture = "mlp", options = { inputs = 64, hidden = [], outputs = 3 } }]',
+            "3 outputs",
+        ),
+        ("settings = { learning_rat = 1 }", "settings = learning_rat"),
+    ],
+)
+def test_a_bad_experiment_of_ones_own_is_refused_in_one_line(
+    line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = {
+        "summary": '"mine"',
+        "dataset": '"digits"',
+        "clients": "3",
+        "rounds": "4",
+        "budget": '"2"',
+        "bandwidth": '"50%"',
+    }
+    network = 'networks = [{ name = "a", architecture = "mlp", options = { inputs = 64, hidden = [4], outputs = 10 } }]'
+    pretraining = {"epochs": "epochs = 1", "batch_size": "batch_size = 8", "networks": network}
+    key = line.partition(" ")[0]
+    lines = [f"{name} = {value}" for name, value in head.items()]
+    if key == "settings":
+        lines.append(line)
+    else:
+        pretraining[key] = line
+    path = tmp_path / "mine.toml"
+    path.write_text("\n".join([*lines, "[pretraining]", *pretraining.values()]))
+    refused(capsys, run("run", path, "--out", tmp_path / "run"), message)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_repeated_from_its_configuration(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--policy", "fed-omd", "--seed", "3", "--set", "warm_up=2", "--set", "model=net1")
+    assert run("run", "--models", models, *QUICK, *arguments, "--out", tmp_path / "one", "--json") == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert run("run", tmp_path / "one" / "config.toml", "--out", tmp_path / "two", "--json") == 0
+    second = json.loads(capsys.readouterr().out.splitlines()[-1])
+    different = {key for key in first if first[key] != second[key]}
+    assert different <= {"seconds", "folder"}
+    assert first["revision"]
+    status = run("run", tmp_path / "one" / "config.toml", "--policy", "mab", "--out", tmp_path / "three")
+    refused(capsys, status, "policy = mab: the run was of fed-omd")
+
+
+def test_bounds_speak_only_where_the_theorems_do(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = ("--distance", "1", "--gradient", "1")
+    assert run("bounds", "--models", models, *QUICK, *server, "--preset", "published") == 0
+    assert "server's regret: not covered: the selection loss is not bounded" in capsys.readouterr().out
+    assert run("bounds", "--models", models, *QUICK, *server, "--set", "window=5") == 0
+    assert "not covered: the fine-tuning loss is a window's" in capsys.readouterr().out
+    assert run("bounds", "--models", models, *QUICK, "--set", "learning_rate=0") == 0
+    assert "not covered: a learning rate of 0 never learns" in capsys.readouterr().out
+    refused(capsys, run("bounds", "--models", models, *QUICK, "--distance", "nan", "--gradient", "1"), "distance = nan")
 
 
 def test_fine_tuning_that_diverges_ends_in_one_line(

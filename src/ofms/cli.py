@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ofms.simulator.result import Result
+
+
+_NOT_SETTINGS = ("experiment", "policy", "models", "stream", "out", "loopback", "workers", "progress")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -34,6 +36,10 @@ def _assignment(context: click.Context, parameter: click.Parameter, values: tupl
         key, equals, text = value.partition("=")
         if not equals or not key.strip():
             raise click.BadParameter(f"{value!r} is not KEY=VALUE")
+        if key.strip() in _NOT_SETTINGS:
+            raise click.BadParameter(
+                f"{key.strip()} is not a setting; use the option --{key.strip()} where there is one"
+            )
         try:
             settings[key.strip()] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -71,8 +77,8 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
 def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     """What `run` takes besides."""
     options = [
-        click.option("--policy", type=click.Choice(list(POLICIES)), default="ofms-ft", show_default=True),
-        click.option("--seed", type=int, default=0, show_default=True),
+        click.option("--policy", type=click.Choice(list(POLICIES)), help="ofms-ft by default."),
+        click.option("--seed", type=int, help="0 by default."),
         click.option(
             "--out",
             type=click.Path(),
@@ -94,7 +100,7 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 def run(
     experiment: str,
-    policy: str,
+    policy: str | None,
     models: str | None,
     out: str | None,
     settings: dict[str, Any],
@@ -107,8 +113,7 @@ def run(
     from ofms.report.tables import result_table
     from ofms.simulator.api import simulate
 
-    if workers is not None and workers < 1:
-        raise click.BadParameter(f"{workers}: give at least 1", param_hint="--workers")
+    _require_workers(workers)
     result = simulate(
         experiment,
         policy=policy,
@@ -125,7 +130,19 @@ def run(
     if result.regret is not None and result.folder is not None:
         _draw(result.folder, result)
     if as_json:
-        click.echo(json.dumps(result.summary(), ensure_ascii=False))
+        _print_json(result.summary())
+
+
+def _require_workers(workers: int | None) -> None:
+    if workers is not None and workers < 1:
+        raise click.BadParameter(f"{workers}: give at least 1", param_hint="--workers")
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    """One line of JSON; what is not finite becomes null, which JSON has no number for."""
+    import msgspec
+
+    click.echo(msgspec.json.encode(record).decode())
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -154,16 +171,19 @@ def pretrain(experiment: str, out: str | None, workers: int | None) -> None:
 
     from ofms.core.errors import InvalidInput
     from ofms.core.files import require_writable
-    from ofms.models.dictionary import Dictionary
+    from ofms.models.dictionary import INDEX, Dictionary
     from ofms.runs.config import load_experiment
     from ofms.runs.dictionaries import dictionary_folder, train_dictionary
+    from ofms.runs.folder import require_free
 
+    _require_workers(workers)
     loaded = load_experiment(experiment)
-    folder = Path(out) if out is not None else dictionary_folder(experiment)
-    if folder.exists() and any(folder.iterdir()):
+    folder = Path(out) if out is not None else dictionary_folder(loaded, experiment)
+    if (folder / INDEX).exists():
         Dictionary.read(folder)
         click.echo(f"{folder} holds a dictionary already; name another --out, or remove it to train again")
         return
+    require_free(folder)
     try:
         require_writable(folder.parent)
     except InvalidInput as error:
@@ -200,7 +220,7 @@ def check(dictionary: str, as_json: bool) -> None:
     facts = describe_dictionary(Dictionary.read(dictionary))
     click.echo(dictionary_tables(facts))
     if as_json:
-        click.echo(json.dumps(facts, ensure_ascii=False))
+        _print_json(facts)
 
 
 @cli.command("list")
@@ -242,7 +262,7 @@ def bounds(
     facts = describe_bounds(experiment, _given(given) | settings, distance=distance, gradient=gradient)
     click.echo(bounds_table(facts))
     if as_json:
-        click.echo(json.dumps(facts, ensure_ascii=False))
+        _print_json(facts)
 
 
 def main() -> None:
@@ -253,6 +273,9 @@ def main() -> None:
 def _main(arguments: list[str]) -> int:
     from ofms.core.errors import InvalidInput, NotFinite
 
+    # A user's own factories lie where the user is, as for `python -m`.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     try:
         cli.main(arguments, prog_name="ofms", standalone_mode=False)
     except (InvalidInput, NotFinite) as error:

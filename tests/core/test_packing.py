@@ -137,6 +137,9 @@ def test_clusters_number_at_most_what_the_proof_needs(case: tuple[list[int], int
     costs, budget = np.array(case[0]), case[1]
     clusters = partition_models(costs, np.array([budget])).clusters[0]
     mu = fewest_clusters(costs, budget)
+    for chosen, count in enumerate(clusters.tolist()):
+        least = fewest_bins(np.delete(costs, chosen), budget - int(costs[chosen]))
+        assert least.lower <= count <= 11 / 9 * least.upper + 2 / 3
     assert clusters.max() <= 11 / 9 * mu.upper + 2 / 3
     assert clusters.max() <= 2 * mu.upper
     if mu.exact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from ofms.core.ledger import count_bytes
 from ofms.core.messages import Grants, Reports, Requests
 from ofms.policies import MODULES
 from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.registry import setting_names
 from tests.problems import fleet_of, policy_of
 
 pytestmark = pytest.mark.parametrize("name", list(MODULES))
@@ -119,6 +121,36 @@ def test_clients_alone_decide_as_they_do_together(name: str, fleet: Fleet, seed:
         for index in everybody
     ]
     assert flatten(Requests.stack(alone)) == flatten(together)
+
+
+@given(fleets(), st.integers(0, 2**32))
+@settings(max_examples=10)
+def test_states_can_be_saved_and_loaded(name: str, fleet: Fleet, seed: int) -> None:
+    """A state taken apart into plain arrays and put together goes on as if nothing had happened."""
+    policy = policy_of(name, fleet)
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
+    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    for exchange in range(3):
+        client, requests = policy.client.request(client, Draws(seed, exchange))
+        server, grants = policy.server.grant(server, requests, Draws(seed, exchange))
+        client, plan = policy.client.plan(client, grants)
+        client, reports = policy.client.learn(client, plan, np.where(plan.held, 0.5, np.nan))
+        server, _ = policy.server.absorb(server, reports)
+    for half, state in (("client", client), ("server", server)):
+        arrays = {field.name: copy.deepcopy(getattr(state, field.name)) for field in fields(state)}
+        again = type(state)(**arrays)
+        if half == "client":
+            expected, found = (policy.client.request(each, Draws(seed, 3))[1] for each in (state, again))
+        else:
+            expected, found = (policy.server.grant(each, requests, Draws(seed, 3))[1] for each in (state, again))
+        assert flatten(found) == flatten(expected)
+
+
+@pytest.mark.parametrize(("field", "value"), [("loss_bound", "soft"), ("window", 0), ("warm_up", -1)])
+def test_settings_that_make_no_sense_are_refused_before_the_run(name: str, field: str, value: object) -> None:
+    if field in setting_names(name):
+        with pytest.raises(InvalidInput, match=f"{field} = {value}"):
+            policy_of(name, fleet_of([6, 4, 2], [12]), **{field: value})
 
 
 def test_a_budget_under_the_two_largest_models_is_refused(name: str) -> None:

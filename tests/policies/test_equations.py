@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -36,6 +39,68 @@ def test_a_round_of_ofms_ft_by_hand() -> None:
     server, step = policy.server.absorb(server, reports)
     assert step.tolist() == [0.5, 0.5, 0.5]
     assert server.version.tolist() == reports.updated.any(axis=0).astype(int).tolist()
+
+
+def test_what_a_client_requests_is_held_as_often_as_it_says() -> None:
+    """Over many exchanges of the real halves: model, cluster and group are drawn independently of each other."""
+    fleet = fleet_of([3, 2, 2, 1], [6, 6, 6, 6], bandwidth=12, rounds=4000)
+    policy = policy_of("ofms-ft", fleet)
+    state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(4))
+    state = replace(state, cumulative_losses=np.tile([0.0, 1.0, 2.0, 3.0], (4, 1)), learning_rate=np.full(4, 0.5))
+    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    held, weight, pairs = np.zeros(4), np.zeros(4), np.zeros((4, 2))
+    exchanges = 4000
+    for exchange in range(exchanges):
+        draws = Draws(1, exchange)
+        drawn, requests = policy.client.request(state, draws)
+        _, grants = policy.server.grant(server, requests, draws)
+        _, plan = policy.client.plan(drawn, grants)
+        held += plan.held.mean(axis=0) / exchanges
+        weight += plan.pull.mean(axis=0) / exchanges
+        pairs[:, 0] += grants.uploads / exchanges
+        pairs[:, 1] += (grants.uploads & (drawn.chosen == 0)) / exchanges
+    assert held == pytest.approx(drawn.inclusion[0], abs=0.02)
+    assert weight == pytest.approx(np.ones(4), abs=0.06), "the gradient's weight is one in expectation"
+    # Whether a client uploads does not depend on what it chose.
+    assert pairs[:, 1] == pytest.approx(pairs[:, 0] * drawn.pmf[0, 0], abs=0.03)
+
+
+def test_the_policy_caps_its_importance_weights() -> None:
+    fleet = fleet_of([1] * 20, [2] * 3)
+    for cap, most in ((None, 19.0), (4.0, 4.0)):
+        policy = policy_of("ofms-ft", fleet, importance_cap=cap)
+        state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(3))
+        cumulative = np.full((3, 20), 1e6)
+        cumulative[:, 0] = 0
+        state, requests = policy.client.request(replace(state, cumulative_losses=cumulative), Draws(0, 0))
+        _, grants = policy.server.grant(policy.server.open(fleet.catalogue, 100), requests, Draws(0, 0))
+        assert policy.client.plan(state, grants)[1].pull.max() == pytest.approx(most)
+
+
+def test_tuned_fine_tuning_takes_groups_clusters_and_the_interval_into_account() -> None:
+    """Twenty equal models, memory for 5, bandwidth for half: α = 2, μ = 5, n = 4, T = 200."""
+    fleet = fleet_of([1] * 20, [5] * 10, bandwidth=25, rounds=200, interval=4)
+    local = policy_of("ofms-ft", fleet).local
+    assert local is not None
+    assert local.rate == pytest.approx(1 / np.sqrt(2 * 5 * 4 * 200))
+
+
+def test_followers_updates_count_for_the_groups_that_did_not_upload() -> None:
+    fleet = fleet_of([2, 2], [4] * 6, bandwidth=4)
+    policy = policy_of("fed-omd", fleet)
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(6))
+    client, requests = policy.client.request(client, Draws(0, 0))
+    server, grants = policy.server.grant(policy.server.open(fleet.catalogue, 4), requests, Draws(0, 0))
+    _, plan = policy.client.plan(client, grants)
+    assert (grants.groups, int(grants.uploads.sum())) == (3, 2)
+    assert plan.pull[grants.uploads, 0].tolist() == [3.0, 3.0]
+    assert policy.server.absorb(server, policy.client.learn(client, plan, plan.vote)[1])[1][0] == pytest.approx(1 / 6)
+
+
+def test_mabs_tuned_rate() -> None:
+    fleet = fleet_of([1] * 4, [2], rounds=100)
+    server: Any = policy_of("mab", fleet).server
+    assert server.learning_rate == pytest.approx(np.sqrt(2 * np.log(4) / (4 * 100)))
 
 
 @pytest.mark.parametrize(("step", "expected"), [(1, 0.25), ("N", 1.0), (2.0, 0.5)])
@@ -121,7 +186,15 @@ def test_the_copy_that_perfedavg_adapts_must_fit_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("window", 0), ("warm_up", -1), ("importance_cap", 0.0), ("server_step", "sum")]
+    ("field", "value"),
+    [
+        ("window", 0),
+        ("warm_up", -1),
+        ("importance_cap", 0.0),
+        ("server_step", "sum"),
+        ("server_step", float("nan")),
+        ("loss_bound", "soft"),
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(field: str, value: object) -> None:
     with pytest.raises(InvalidInput, match=f"{field} = {value}"):

@@ -28,6 +28,7 @@ def test_layers_win_in_their_order() -> None:
     assert (
         resolve(own, "x", task="regression", given={"importance_cap": "none"}).policy_settings().importance_cap is None
     )
+    assert resolve(own, "x", task="regression", given={"importance_cap": None}).policy_settings().importance_cap is None
     theory = resolve(experiment(), "x", task="classification", given={"preset": "theory"})
     assert theory.policy_settings().loss_bound == "saturate"
     assert theory.policy_settings().learning_rate == "tuned"
@@ -35,7 +36,7 @@ def test_layers_win_in_their_order() -> None:
 
 def test_a_preset_reaches_each_policy_as_far_as_it_has_the_setting() -> None:
     settings = resolve(experiment(), "x", task="regression", policy="mab").settings
-    assert settings == {"learning_rate": "10/sqrt(T)", "loss_bound": "raw"}
+    assert settings == {"learning_rate": "10/sqrt(T)", "loss_bound": "raw", "exploration": 0.0}
 
 
 @pytest.mark.parametrize("policy", MODULES)

@@ -62,7 +62,10 @@ class Air:
                     f"{site} has {len(rows):,} complete rows; ask for fewer",
                 )
         counts = (at_first, clients - at_first)
-        x = [rows[: count * rounds].reshape(count, rounds, -1) for rows, count in zip(features, counts, strict=True)]
+        x = [
+            rows[: count * rounds].reshape(count, rounds, len(FEATURES))
+            for rows, count in zip(features, counts, strict=True)
+        ]
         y = [values[: count * rounds].reshape(count, rounds) for values, count in zip(targets, counts, strict=True)]
         return Stream(np.concatenate(x).astype(np.float32), np.concatenate(y).astype(np.float32), self.task)
 

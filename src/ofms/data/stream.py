@@ -44,6 +44,10 @@ class Stream:
     def rounds(self) -> int:
         return int(self.x.shape[1])
 
+    def part(self, clients: int, rounds: int) -> Stream:
+        """The first samples of the first clients."""
+        return Stream(self.x[:clients, :rounds], self.y[:clients, :rounds], self.task)
+
     def require_sound(self) -> None:
         """Refuse a stream without samples, of unequal parts, or with a number that is not finite."""
         if self.x.ndim < 2 or self.y.shape != self.x.shape[:2]:
@@ -57,7 +61,7 @@ class Stream:
                 raise InvalidInput(
                     f"stream {name}",
                     "not finite",
-                    f"client {client} has it in round {step}; drop or fill the sample",
+                    f"client {client} has it in round {step + 1}; drop or fill the sample",
                 )
         if self.task == "classification" and (self.y.dtype.kind not in "iu" or self.y.min() < 0):
             raise InvalidInput("stream targets", self.y.dtype, "classes are whole numbers from 0 on")

@@ -32,6 +32,8 @@ Tensors = dict[str, torch.Tensor]
 
 # Batch norm counts its batches; nobody predicts with the count, and it is not stored.
 _NOT_STORED = "num_batches_tracked"
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_MOST_BYTES = 2**50
 
 
 class ModelEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -173,7 +175,7 @@ class Dictionary:
             digest.update(model.name.encode())
             for name, tensor in sorted(model.tensors.items()):
                 digest.update(name.encode())
-                digest.update(tensor.contiguous().numpy().tobytes())
+                digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def require_sound(self, source: str) -> None:
@@ -185,7 +187,13 @@ class Dictionary:
         if twice:
             raise InvalidInput("name", twice[0], f"{source}: two models have it; names must differ")
         for model in self.models:
+            if Path(model.name).name != model.name:
+                raise InvalidInput("name", model.name, f"{source}: it names a file; leave out slashes and dots alone")
             for name, tensor in model.tensors.items():
+                if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
+                    raise InvalidInput(f"{model.name}: {name}", tensor.dtype, f"{source}: store it as float32")
+                if tensor.is_complex():
+                    raise InvalidInput(f"{model.name}: {name}", tensor.dtype, f"{source}: only real numbers are known")
                 if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                     raise InvalidInput(
                         f"{model.name}: {name}", "not finite", f"{source}: train or copy the model again"
@@ -200,6 +208,9 @@ def _stored(module: nn.Module) -> Tensors:
 def _model(entry: ModelEntry, module: nn.Module, tensors: Tensors) -> Model:
     module.eval()
     parameters = [name for name, _ in module.named_parameters()]
+    shared = {name for name, _ in module.named_parameters(remove_duplicate=False)} - set(parameters)
+    if shared:
+        raise InvalidInput(f"{entry.name}: {min(shared)}", "shared", "a parameter that stands twice is not supported")
     patterns = entry.trainable
     if patterns is None:
         trainable = tuple(parameters)
@@ -209,17 +220,23 @@ def _model(entry: ModelEntry, module: nn.Module, tensors: Tensors) -> Model:
             raise InvalidInput(f"{entry.name}: trainable", patterns, f"no parameter matches; there are {parameters}")
     size = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
     storage = sum(size.values()) if entry.storage is None else entry.storage
-    upload = entry.upload
-    if upload is None:
-        upload = storage if patterns is None else sum(size[name] for name in trainable)
+    upload = _default_upload(storage, tensors, trainable, parameters) if entry.upload is None else entry.upload
     for field, value in (("storage", storage), ("upload", upload)):
-        if value < 1:
-            raise InvalidInput(f"{entry.name}: {field}", value, "give at least 1 byte, or leave it out")
+        if not 1 <= value <= _MOST_BYTES:
+            raise InvalidInput(f"{entry.name}: {field}", value, "give 1 to 2⁵⁰ bytes, or leave it out")
     return Model(entry.name, entry.architecture, entry.options, module, tensors, trainable, storage, upload)
+
+
+def _default_upload(storage: int, tensors: Tensors, trainable: Sequence[str], parameters: Sequence[str]) -> int:
+    """What an update takes: the whole model, or those parameters that are fine-tuned."""
+    if len(trainable) == len(parameters):
+        return storage
+    return sum(tensors[name].numel() * tensors[name].element_size() for name in trainable)
 
 
 def _entry(model: Model, file: str) -> ModelEntry:
     parameters = tuple(name for name, _ in model.module.named_parameters())
+    upload = _default_upload(model.storage, model.tensors, model.trainable, parameters)
     size = sum(tensor.numel() * tensor.element_size() for tensor in model.tensors.values())
     return ModelEntry(
         model.name,
@@ -227,7 +244,7 @@ def _entry(model: Model, file: str) -> ModelEntry:
         dict(model.options),
         file,
         storage=model.storage if model.storage != size else None,
-        upload=model.upload if model.upload != model.storage else None,
+        upload=model.upload if model.upload != upload else None,
         trainable=list(model.trainable) if model.trainable != parameters else None,
     )
 
@@ -240,7 +257,7 @@ def _read_index(folder: Path) -> Index:
         raise InvalidInput("models", folder, f"no dictionary can be read there ({INDEX}: {error.strerror})") from None
     try:
         index = msgspec.json.decode(content, type=Index)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput("models", path, f"mend the file: {error}") from None
     if index.format != FORMAT:
         raise InvalidInput("format", index.format, f"{path}: this version reads {FORMAT}")

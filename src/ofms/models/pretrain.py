@@ -53,6 +53,11 @@ def pretrain(
     """Train every recipe's model; the result does not depend on the number of workers."""
     if not recipes:
         raise InvalidInput("recipes", 0, "there is nothing to train")
+    for recipe in recipes:
+        _require_sound(recipe)
+    names = [recipe.name for recipe in recipes]
+    if len(set(names)) < len(names):
+        raise InvalidInput("networks", names, "two models would have one name; names must differ")
     steps = sum(recipe.epochs * -(-len(recipe.samples) // recipe.batch_size) for recipe in recipes)
     modules = []
     with torch.random.fork_rng(devices=[]):
@@ -60,6 +65,7 @@ def pretrain(
             torch.manual_seed(seed * 1_000_003 + index)
             module = build_module(recipe.architecture, recipe.options)
             _initialise(module, recipe.initialisation)
+            _require_fit(module, recipe, task)
             modules.append(module)
     with (
         tqdm(total=steps, desc="pre-training", unit="step", disable=None if progress else True) as bar,
@@ -79,6 +85,39 @@ def pretrain(
     )
 
 
+def _require_sound(recipe: Recipe) -> None:
+    for field, value, least in (
+        ("epochs", recipe.epochs, 1),
+        ("batch_size", recipe.batch_size, 1),
+        ("rate", recipe.rate, 0),
+        ("momentum", recipe.momentum, 0),
+    ):
+        if not least <= value < float("inf"):
+            raise InvalidInput(f"{recipe.name}: {field}", value, f"give a number of at least {least}")
+    if len(recipe.samples) == 0 or len(recipe.samples) != len(recipe.targets):
+        raise InvalidInput(
+            f"{recipe.name}: samples", len(recipe.samples), "give as many samples as targets, at least 1"
+        )
+
+
+def _require_fit(module: nn.Module, recipe: Recipe, task: Task) -> None:
+    """Refuse a network that does not take the samples, or whose outputs do not fit the targets."""
+    least = int(recipe.targets.max()) + 1 if task == "classification" else 1
+    module.eval()
+    try:
+        with torch.no_grad():
+            outputs = module(torch.from_numpy(np.ascontiguousarray(recipe.samples[:1], dtype=np.float32)))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        shape = list(recipe.samples.shape[1:])
+        raise InvalidInput(
+            "options", dict(recipe.options), f"they do not take samples of shape {shape} ({reason})"
+        ) from None
+    width = outputs.shape[-1]
+    if width < least or (task == "regression" and width != 1):
+        raise InvalidInput("options", dict(recipe.options), f"{width} outputs do not fit the targets: give {least}")
+
+
 def _train(module: nn.Module, recipe: Recipe, task: Task, seed: int, bar: tqdm[Any]) -> None:
     samples = torch.from_numpy(np.ascontiguousarray(recipe.samples, dtype=np.float32))
     targets = torch.from_numpy(np.ascontiguousarray(recipe.targets))
@@ -91,19 +130,23 @@ def _train(module: nn.Module, recipe: Recipe, task: Task, seed: int, bar: tqdm[A
     else:
         optimizer = torch.optim.SGD(module.parameters(), lr=recipe.rate, momentum=recipe.momentum)
     module.train()
+    generator = torch.Generator().manual_seed(seed)
+    normalised = False
     for layer in module.modules():
+        normalised |= isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
         if isinstance(layer, nn.Dropout):
-            layer.forward = partial(_dropout, layer, torch.Generator().manual_seed(seed))  # type: ignore[method-assign]
+            layer.forward = partial(_dropout, layer, generator)  # type: ignore[method-assign]
+    loss = torch.zeros(())
     for _ in range(recipe.epochs):
         shuffled = torch.from_numpy(order.permutation(len(samples)))
         for batch in shuffled.split(recipe.batch_size):
-            if len(batch) == 1 < len(samples):
+            bar.update()
+            if normalised and len(batch) == 1:
                 continue  # Batch norm has no statistics of one sample.
             optimizer.zero_grad(set_to_none=True)
             loss = _batch_loss(module(samples[batch]), targets[batch], task)
             loss.backward()
             optimizer.step()
-            bar.update()
         if not torch.isfinite(loss):
             raise NotFinite(f"pre-training {recipe.name}: the loss is {loss.item()}; lower the rate {recipe.rate}")
     for layer in module.modules():
@@ -113,6 +156,8 @@ def _train(module: nn.Module, recipe: Recipe, task: Task, seed: int, bar: tqdm[A
 
 def _dropout(layer: nn.Dropout, generator: torch.Generator, x: torch.Tensor) -> torch.Tensor:
     """Dropout from a generator of its own: PyTorch's own one is shared by all threads."""
+    if layer.p == 1:
+        return torch.zeros_like(x)
     kept = torch.empty_like(x).bernoulli_(1 - layer.p, generator=generator)
     return x * kept.div_(1 - layer.p)
 

@@ -114,8 +114,9 @@ def _own_factory(architecture: str) -> Factory:
         raise InvalidInput("architecture", architecture, known)
     try:
         factory = getattr(import_module(package), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidInput("architecture", architecture, f"{error}; {known}") from None
+    except Exception as error:
+        # A module of the user's may fail in any way while it is imported.
+        raise InvalidInput("architecture", architecture, f"{type(error).__name__}: {error}; {known}") from None
     if not callable(factory):
         raise InvalidInput("architecture", architecture, f"it is not a function; {known}")
     return cast("Factory", factory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -106,7 +107,8 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         return tomli_w.dumps({key: value for key, value in msgspec.to_builtins(self).items() if value is not None})
 
 
-RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {"settings", "experiment", "dataset"}
+RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {"settings", "experiment", "dataset", "policy"}
+_MOST_SAMPLES = 10**10
 
 
 def resolve(
@@ -125,7 +127,9 @@ def resolve(
         What the caller sets: fields of the run and settings of the policy, by name.
     """
     known = setting_names(policy)
-    given = {key: value for key, value in (given or {}).items() if value is not None}
+    given = {key: value for key, value in (given or {}).items() if key not in RUN_FIELDS or value is not None}
+    for key in experiment.settings.keys() - _all_settings():
+        raise InvalidInput("settings", key, f"{name}: no policy has such a setting")
     preset_name = str(given.get("preset", experiment.preset))
     preset = load_preset(preset_name)
     settings: dict[str, Any] = {}
@@ -135,12 +139,8 @@ def resolve(
         if key in RUN_FIELDS:
             continue
         if key not in known:
-            names = ", ".join(sorted(known | RUN_FIELDS))
-            raise InvalidInput("set", key, f"policy {policy} has no such setting; there are {names}")
-        if isinstance(value, str) and value.lower() == "none":
-            settings.pop(key, None)
-        else:
-            settings[key] = value
+            raise _unknown(key, policy)
+        settings[key] = None if isinstance(value, str) and value.lower() == "none" else value
     fields: dict[str, Any] = {
         "experiment": name,
         "dataset": experiment.dataset,
@@ -156,8 +156,40 @@ def resolve(
         "settings": settings,
     }
     fields |= {key: value for key, value in given.items() if key in RUN_FIELDS}
+    return _checked(fields)
+
+
+def load_run(path: str) -> RunConfig | None:
+    """The configuration of an earlier run from its `config.toml`; None for any other file."""
+    if not path.endswith(".toml"):
+        return None
+    try:
+        values = tomllib.loads(Path(path).read_bytes().decode())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return None
+    return _checked(values) if "experiment" in values else None
+
+
+def change(config: RunConfig, given: Mapping[str, Any], policy: str | None) -> RunConfig:
+    """An earlier run's configuration with some fields and settings set anew."""
+    if policy is not None and policy != config.policy:
+        raise InvalidInput("policy", policy, f"the run was of {config.policy}; start from an experiment instead")
+    fields = msgspec.to_builtins(config)
+    known = setting_names(config.policy)
+    for key, value in given.items():
+        if key in RUN_FIELDS:
+            fields[key] = fields[key] if value is None else value
+        elif key in known:
+            fields["settings"][key] = None if isinstance(value, str) and value.lower() == "none" else value
+        else:
+            raise _unknown(key, config.policy)
+    return _checked(fields)
+
+
+def _checked(fields: dict[str, Any]) -> RunConfig:
+    """A run's configuration, with all of its policy's settings written out."""
     for key in ("budget", "bandwidth", "models"):
-        fields[key] = None if fields[key] is None else str(fields[key])
+        fields[key] = None if fields.get(key) is None else str(fields[key])
     config = _convert(fields, RunConfig)
     for key in ("clients", "rounds", "interval"):
         if getattr(config, key) < 1:
@@ -166,8 +198,19 @@ def resolve(
         raise InvalidInput("history", config.history, "give how many clients to follow round by round, 0 for none")
     if not 0 <= config.seed < 2**63:
         raise InvalidInput("seed", config.seed, "give a whole number from 0 to 2⁶³ - 1")
-    config.policy_settings()
-    return config
+    if config.clients * config.rounds > _MOST_SAMPLES:
+        raise InvalidInput("clients × rounds", config.clients * config.rounds, f"at most {_MOST_SAMPLES:,} samples fit")
+    written_out = {key: value for key, value in asdict(config.policy_settings()).items() if value is not None}
+    return msgspec.structs.replace(config, settings=written_out)
+
+
+def _unknown(key: str, policy: str) -> InvalidInput:
+    names = ", ".join(sorted(setting_names(policy) | RUN_FIELDS - {"models"}))
+    return InvalidInput("set", key, f"policy {policy} has no such setting; there are {names}")
+
+
+def _all_settings() -> frozenset[str]:
+    return frozenset[str]().union(*(setting_names(policy) for policy in MODULES))
 
 
 def load_experiment(name: str) -> Experiment:
@@ -183,9 +226,8 @@ def load_experiment(name: str) -> Experiment:
 def load_preset(name: str) -> Preset:
     """A preset that comes with the package."""
     preset = _load("presets", name, Preset)
-    known = frozenset().union(*(setting_names(policy) for policy in MODULES))
     for layer in (preset.settings, preset.classification, preset.regression):
-        for key in layer.keys() - known:
+        for key in layer.keys() - _all_settings():
             raise InvalidInput(f"preset {name}", key, "no policy has such a setting")
     return preset
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
@@ -20,16 +21,29 @@ HISTORY, SUMMARY = "history.npz", "summary.json"
 
 
 def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
-    """The folder for a run: the one that was asked for, or the next free one under `runs`."""
+    """The folder for a run: the one that was asked for, or a new one under `runs`."""
     if out is not None:
-        folder = Path(out)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InvalidInput("out", folder, "something is there already; name a new folder")
-        return folder
+        return require_free(Path(out))
+    require_writable(Path("runs"))
     name = f"{Path(config.experiment).stem}-{config.policy}-{config.preset}-seed{config.seed}"
-    number = 1
-    while (folder := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
+    for number in itertools.count(1):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        break
+    return folder
+
+
+def require_free(folder: Path) -> Path:
+    """Refuse a folder that holds something, or that cannot be named."""
+    try:
+        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise InvalidInput("out", f"{str(folder)[:60]}…", f"{error.strerror}; name another folder") from None
+    if taken:
+        raise InvalidInput("out", folder, "something is there already; name a new folder")
     return folder
 
 
@@ -59,6 +73,6 @@ class RunFolder:
         """Write the results; a folder with a summary is a finished run."""
         for name, arrays in ((CLIENTS, clients), (HISTORY, history)):
             buffer = io.BytesIO()
-            np.savez_compressed(buffer, allow_pickle=False, **arrays)
+            np.savez_compressed(buffer, **dict(arrays))  # type: ignore[arg-type]
             write_whole(self.path / name, buffer.getvalue())
         write_whole(self.path / SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")

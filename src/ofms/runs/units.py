@@ -15,6 +15,7 @@ _FACTORS = {
     **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
     **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
 }
+_MOST_DIGITS = 30
 _AMOUNT = re.compile(r"(?P<number>[0-9]*\.?[0-9]+)\s*(?P<unit>[A-Za-z%]*)")
 _BUDGET_FORMS = "write '5' for five times the largest model, bytes as '64MiB', a list '3,5', or shares '3:60%,5:40%'"
 _BANDWIDTH_FORMS = "write '50%' of the summed budgets, bytes as '1GiB', or '250' for that many of the largest model"
@@ -68,7 +69,8 @@ def parse_bandwidth(text: str, *, largest: int, budgets: Integers) -> int:
     """
     match = _AMOUNT.fullmatch(str(text).strip())
     if match is not None and match["unit"] == "%":
-        return math.floor(Fraction(match["number"]) / 100 * int(budgets.sum()))
+        total: int = sum(budgets.tolist())
+        return math.floor(Fraction(match["number"]) / 100 * total)
     return _bytes("bandwidth", str(text), text, largest, _BANDWIDTH_FORMS)
 
 
@@ -89,7 +91,9 @@ def _bytes(field: str, part: str, whole: object, largest: int, forms: str) -> in
     match = _AMOUNT.fullmatch(part.strip())
     if match is None or (match["unit"] and match["unit"] not in _FACTORS):
         raise InvalidInput(field, whole, forms)
+    if len(match["number"]) > _MOST_DIGITS:
+        raise InvalidInput(field, f"{match['number'][:_MOST_DIGITS]}…", f"that is too long a number; {forms}")
     amount = math.floor(Fraction(match["number"]) * (_FACTORS[match["unit"]] if match["unit"] else largest))
-    if amount >= 2**62:
-        raise InvalidInput(field, whole, "that is more bytes than fit into 62 bits; " + forms)
+    if amount >= 2**50:
+        raise InvalidInput(field, whole, "that is more than 2⁵⁰ bytes; " + forms)
     return amount

@@ -18,9 +18,9 @@ from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.protocol import Fleet, Policy
 from ofms.policies.registry import build_policy
-from ofms.runs.config import RunConfig, load_experiment, resolve
+from ofms.runs.config import RunConfig, change, load_experiment, load_run, resolve
 from ofms.runs.dictionaries import find_dictionary
-from ofms.runs.folder import RunFolder, new_run_folder
+from ofms.runs.folder import RunFolder, new_run_folder, require_free
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.simulator.measure import Line, Measurement
@@ -30,7 +30,7 @@ from ofms.simulator.result import Result
 def simulate(
     experiment: str = "digits",
     *,
-    policy: str = "ofms-ft",
+    policy: str | None = None,
     models: Dictionary | str | os.PathLike[str] | None = None,
     stream: Stream | None = None,
     out: str | os.PathLike[str] | bool = False,
@@ -44,9 +44,10 @@ def simulate(
     Parameters
     ----------
     experiment
-        A name that `ofms list` shows, or a TOML file. Its dataset and sizes hold unless given otherwise.
+        A name that `ofms list` shows, or a TOML file: an experiment of one's own, or the `config.toml` of an earlier
+        run, which is repeated. Its dataset and sizes hold unless given otherwise.
     policy
-        `ofms-ft`, `mab`, `fed-omd`, `perfedavg`.
+        `ofms-ft` (the default), `mab`, `fed-omd`, `perfedavg`.
     models
         A dictionary or its folder; by default the experiment's own, which is pre-trained and kept where it is missing.
     stream
@@ -73,16 +74,24 @@ def simulate(
     >>> result.score.shape, result.metric
     ((3,), 'mse')
     """
-    loaded = load_experiment(experiment)
+    if stream is not None and models is None:
+        raise InvalidInput("models", None, "say which dictionary predicts your own stream")
     if isinstance(models, str | os.PathLike):
         given["models"] = os.fspath(models)
-    if stream is not None:
-        stream.require_sound()
-        experiment = "own stream"
-        given = {"clients": stream.clients, "rounds": stream.rounds} | given
-    task = stream.task if stream is not None else load_dataset(loaded.dataset).task
-    config = resolve(loaded, experiment, task=task, policy=policy, given=given)
-    folder = None if out is False else new_run_folder(None if out is True else Path(os.fspath(out)), config)
+    repeated = load_run(experiment)
+    if repeated is not None:
+        config = change(repeated, given, policy)
+        loaded = load_experiment(config.experiment)
+    else:
+        loaded = load_experiment(experiment)
+        if stream is not None:
+            stream.require_sound()
+            experiment = "own stream"
+            given = {"clients": stream.clients, "rounds": stream.rounds} | given
+        task = stream.task if stream is not None else load_dataset(loaded.dataset).task
+        config = resolve(loaded, experiment, task=task, policy=policy or "ofms-ft", given=given)
+    if not isinstance(out, bool):
+        require_free(Path(os.fspath(out)))
     if stream is None:
         stream = load_dataset(config.dataset).stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
         stream.require_sound()
@@ -93,7 +102,7 @@ def simulate(
             "more clients or rounds were asked for than it has",
         )
     else:
-        stream = Stream(stream.x[: config.clients, : config.rounds], stream.y[: config.clients, : config.rounds], task)
+        stream = stream.part(config.clients, config.rounds)
     dictionary = models if isinstance(models, Dictionary) else find_dictionary(loaded, config, progress=progress)
     fleet = config.fleet(dictionary.catalogue())
     built = build_policy(config.policy, config.policy_settings(), fleet)
@@ -103,7 +112,7 @@ def simulate(
         fleet,
         dictionary,
         stream,
-        folder,
+        out,
         loopback=loopback,
         workers=workers,
         progress=progress,
@@ -123,7 +132,7 @@ def _run(
     fleet: Fleet,
     dictionary: Dictionary,
     stream: Stream,
-    folder: Path | None,
+    out: str | os.PathLike[str] | bool,
     *,
     loopback: bool,
     workers: int | None,
@@ -154,6 +163,7 @@ def _run(
         hindsight=config.hindsight,
         history=config.history,
     )
+    folder = None if out is False else new_run_folder(None if out is True else os.fspath(out), config)
     lines: list[Line] = []
     started = time.perf_counter()
     with (
@@ -177,6 +187,7 @@ def _run(
         seconds=time.perf_counter() - started,
         bound=policy.bound,
         not_covered=policy.not_covered,
+        revision=fleet.catalogue.revision,
         folder=folder,
     )
     if written is not None:

@@ -51,8 +51,11 @@ class Measurement:
             self.score += exchange.scores[:, step]
             if self.hindsight:
                 self.model_score += exchange.model_scores[:, step]
-                expected = (exchange.expected_vote * played[:, step]).sum(axis=1)
-                self.regret = self.regret.add(expected, losses[:, step])
+                # A model that nobody holds may have stopped being finite: then it is just not the best one.
+                hindsight = np.where(np.isnan(losses[:, step]), np.inf, losses[:, step])
+                possible = np.where(exchange.expected_vote > 0, played[:, step], 0.0)
+                expected = (exchange.expected_vote * possible).sum(axis=1)
+                self.regret = self.regret.add(expected, hindsight)
             lines.append(self._line(exchange, step))
             self._keep("score", exchange.scores[:, step])
             if self.hindsight:

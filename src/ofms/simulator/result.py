@@ -30,6 +30,8 @@ class Result:
         One record a round.
     bound
         [N] upper bound on the expected cumulative regret, or None; then `not_covered` says why.
+    revision
+        The fingerprint of the dictionary that the run started from.
     folder
         Where the run was written, if it was.
     """
@@ -42,6 +44,7 @@ class Result:
     seconds: float
     bound: Floats | None
     not_covered: str
+    revision: str
     folder: Path | None = None
 
     @property
@@ -103,6 +106,7 @@ class Result:
             "bytes_down": int(self.clients["down"].sum()),
             "bytes_up": int(self.clients["up"].sum()),
             "most_bytes_held": int(self.clients["most_held"].max()),
+            "revision": self.revision,
             "seconds": self.seconds,
             "folder": None if self.folder is None else str(self.folder),
         }
