@@ -27,7 +27,7 @@ from torch import nn
 
 from ofms.compute import personal
 from ofms.compute.checks import is_finite, not_finite_update, require_finite_losses, require_fit
-from ofms.compute.stacked import Stack, is_stackable, stack_modules
+from ofms.compute.stacked import Stack, Workspace, is_stackable, stack_modules
 from ofms.compute.tasks import sample_losses
 from ofms.core.errors import InvalidInput
 from ofms.core.schedule import Window
@@ -42,9 +42,10 @@ Result = TypeVar("Result")
 
 # Samples a forward and backward pass takes at once: as many as stay in the cache.
 _IMAGES_AT_ONCE = 128
-_VECTORS_AT_ONCE = 640
+_VECTORS_AT_ONCE = 1024
 # Models of one architecture whose layers are one batched product; those of similar numbers of samples go together.
-_MODELS_AT_ONCE = 5
+_MODELS_AT_ONCE = 3
+_MODELS_EVALUATED_AT_ONCE = 5
 # Numbers in the parameters of clients that are trained side by side.
 _VALUES_AT_ONCE = 2_000_000
 
@@ -89,6 +90,7 @@ class Engine:
         if self.workers < 1:
             raise InvalidInput("workers", self.workers, "give at least 1")
         self._threads = one_thread_a_worker()
+        self._workspaces: dict[int, Workspace] = {}
         self._shells: dict[tuple[int, int], nn.Module] = {}
 
     def __enter__(self) -> Self:
@@ -110,11 +112,15 @@ class Engine:
         result = self._empty_evaluation(span)
 
         def evaluate_stack(stack: Stack) -> None:
+            x, y = self.x[:, span[0] : span[1]], self.y[:, span[0] : span[1]]
             with torch.inference_mode():
-                outputs = stack.outputs(self.x[:, span[0] : span[1]].flatten(0, 1))
-                for model, output in zip(stack.models, outputs, strict=True):
-                    rows = np.arange(len(held)) if hindsight else np.flatnonzero(held[:, model])
-                    self._fill(result, span, model, rows, output.unflatten(0, (len(held), -1))[rows])
+                outputs = stack.outputs(x.flatten(0, 1))
+                losses = sample_losses(outputs.flatten(0, 1), y.flatten().repeat(len(stack.models)), self.task)
+            wanted = (held[:, stack.models] | hindsight)[:, None]
+            by_model = losses.reshape(len(stack.models), *y.shape).permute(1, 2, 0).numpy()
+            result.losses[:, :, stack.models] = np.where(wanted, by_model, np.nan)
+            by_model = outputs.reshape(len(stack.models), *y.shape, self.width).permute(1, 2, 0, 3).numpy()
+            result.outputs[:, :, stack.models] = np.where(wanted[..., None], by_model, np.nan)
 
         def evaluate_single(model: int) -> None:
             for wanted in (held[:, model], ~held[:, model] & hindsight):
@@ -126,7 +132,7 @@ class Engine:
                         self._fill(result, span, model, rows, output.unflatten(0, x.shape[:2]))
 
         self._run(
-            [partial(evaluate_stack, stack) for stack in self.stacks]
+            [partial(evaluate_stack, part) for stack in self.stacks for part in stack.parts(_MODELS_EVALUATED_AT_ONCE)]
             + [partial(evaluate_single, model) for model in self.single]
         )
         require_finite_losses(result.losses, held, self.names, span[0])
@@ -187,8 +193,8 @@ class Engine:
         """θ_k ← θ_k + step_k · Δ_k, eq. (3r2)."""
         with torch.no_grad():
             for model, delta in deltas.items():
-                for name, tensor in delta.items():
-                    self.parameters[model][name].add_(tensor, alpha=float(step[model]))
+                parameters: list[torch.Tensor] = [self.parameters[model][name] for name in delta]
+                torch._foreach_add_(parameters, list(delta.values()), alpha=float(step[model]))
 
     def state(self, model: int) -> dict[str, torch.Tensor]:
         """A copy of a model's parameters and buffers as they are now."""
@@ -213,22 +219,20 @@ class Engine:
 
     def _stacked_step(self, stack: Stack, positions: list[int], window: Window, pull: Floats, rate: float) -> Deltas:
         some = stack.some(positions)
+        workspace = self._workspaces.setdefault(threading.get_ident(), Workspace())
         counts = np.count_nonzero(pull[:, some.models], axis=0)
         # Every model's own clients, filled up with clients of weight 0.
         rows = np.argsort(pull[:, some.models] == 0, axis=0, kind="stable")[: counts.max()].T
         weights = np.take_along_axis(pull[:, some.models].T, rows, axis=1)
-        samples = torch.from_numpy((weights[:, :, None] * window.weights).reshape(len(some.models), -1)).to(
-            self.x.dtype
-        )
+        weights = -rate * weights[:, :, None] * window.weights
+        samples = torch.from_numpy(weights.reshape(len(some.models), -1)).to(self.x.dtype)
         x, y = self._samples(rows, window)
         total: dict[str, torch.Tensor] = {}
         pieces = -(-samples.shape[1] // _VECTORS_AT_ONCE)
         parts = (tensor.tensor_split(pieces, dim=1) for tensor in (x.flatten(1, 2), y.flatten(1, 2), samples))
         for xs, ys, ws in zip(*parts, strict=True):
-            slopes = some.gradients(xs, ys, ws, self.task)
+            slopes = some.gradients(xs, ys, ws, self.task, workspace)
             total = {name: total[name].add_(slopes[name]) for name in total} if total else slopes
-        for slope in total.values():
-            slope.mul_(-rate)
         updates = {
             model: {name: total[name][row] for name in self.trainable[model]} for row, model in enumerate(some.models)
         }

@@ -6,6 +6,8 @@ computing. Stacked, a layer of all of them is one kernel, and the backward pass 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -14,6 +16,9 @@ from torch import nn
 
 from ofms.compute.tasks import sample_losses
 from ofms.models.dictionary import Task
+
+# What automatic differentiation calls for a ReLU, writing into memory that is given.
+_relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +45,28 @@ class Stack:
 
     def outputs(self, inputs: torch.Tensor) -> torch.Tensor:
         """[M, R, C] from [R, inputs]: the same samples for all models."""
-        return _forward(self.layers, inputs.expand(len(self.models), *inputs.shape))[-1]
+        return _forward(self.layers, inputs.expand(len(self.models), *inputs.shape), Workspace())[-1]
+
+    def parts(self, size: int) -> list[Stack]:
+        """Stacks of at most `size` models, with the same parameters."""
+        parts = []
+        for first in range(0, len(self.models), size):
+            part = slice(first, first + size)
+            layers = [replace(layer, weight=layer.weight[part], bias=layer.bias[part]) for layer in self.layers]
+            parts.append(Stack(self.models[part], layers))
+        return parts
 
     def some(self, positions: list[int]) -> Stack:
         """A stack of some of the models, with parameters of its own."""
-        layers = [replace(layer, weight=layer.weight[positions], bias=layer.bias[positions]) for layer in self.layers]
+        index = torch.tensor(positions)
+        layers = [
+            replace(layer, weight=layer.weight.index_select(0, index), bias=layer.bias.index_select(0, index))
+            for layer in self.layers
+        ]
         return Stack([self.models[position] for position in positions], layers)
 
     def gradients(
-        self, inputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, task: Task
+        self, inputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, task: Task, workspace: Workspace
     ) -> dict[str, torch.Tensor]:
         """Gradients of Σ_r weight_r · loss_r for every model, by parameter name.
 
@@ -59,27 +77,57 @@ class Stack:
         targets, weights
             [M, R].
         """
-        activations = _forward(self.layers, inputs)
+        activations = _forward(self.layers, inputs, workspace)
         outputs = activations[-1].requires_grad_()
         losses = sample_losses(outputs.flatten(0, 1), targets.flatten(), task)
         slope = torch.autograd.grad(losses, outputs, weights.flatten())[0]
+        ones = inputs.new_ones(inputs.shape[0], 1, inputs.shape[1])
         found: dict[str, torch.Tensor] = {}
         for depth in reversed(range(len(self.layers))):
             layer, below = self.layers[depth], activations[depth]
             found[layer.weight_name] = torch.bmm(slope.transpose(1, 2), below)
-            found[layer.bias_name] = slope.sum(dim=1)
+            found[layer.bias_name] = torch.bmm(ones, slope)[:, 0]
             if depth:
-                slope = torch.bmm(slope, layer.weight)
+                back = workspace.tensor("slope", depth % 2, below)
+                slope = torch.bmm(slope, layer.weight, out=back)
                 if self.layers[depth - 1].relu:
-                    slope = torch.ops.aten.threshold_backward(slope, below, 0)
+                    slope = _relu_backward(slope, below, 0, grad_input=slope)
         return found
 
 
-def _forward(layers: list[Layer], inputs: torch.Tensor) -> list[torch.Tensor]:
-    """The inputs and what each layer makes of them."""
+class Workspace:
+    """Memory for what lies between layers, used again by the next call: fresh pages cost more than filling them.
+
+    It belongs to one thread.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
+
+    def tensor(self, kind: str, number: int, like: torch.Tensor) -> torch.Tensor:
+        """A tensor of the shape and type of `like`, with any content."""
+        return self.shaped(kind, number, like.shape, like.dtype)
+
+    def shaped(self, kind: str, number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of some shape and type, with any content."""
+        size = math.prod(shape)
+        buffer = self._buffers.get((kind, number, dtype))
+        if buffer is None or buffer.numel() < size:
+            buffer = self._buffers[kind, number, dtype] = torch.empty(size, dtype=dtype)
+        return buffer[:size].view(*shape)
+
+
+def _forward(layers: list[Layer], inputs: torch.Tensor, workspace: Workspace) -> list[torch.Tensor]:
+    """The inputs and what each layer makes of them; the last is the caller's, the others are the workspace's."""
     activations = [inputs]
-    for layer in layers:
-        result = torch.baddbmm(layer.bias, activations[-1], layer.weight.transpose(1, 2))
+    for depth, layer in enumerate(layers):
+        weight = layer.weight.transpose(1, 2)
+        if depth + 1 == len(layers):
+            result = torch.baddbmm(layer.bias, activations[-1], weight)
+        else:
+            shape = (*inputs.shape[:2], weight.shape[2])
+            room = workspace.shaped("layer", depth, shape, inputs.dtype)
+            result = torch.baddbmm(layer.bias, activations[-1], weight, out=room)
         activations.append(result.relu_() if layer.relu else result)
     return activations
 
