@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 _IMAGES_AT_ONCE = 128
 _VECTORS_AT_ONCE = 1024
 # Models of one architecture whose layers are one batched product; those of similar numbers of samples go together.
-_MODELS_AT_ONCE = 3
+_MODELS_AT_ONCE = 4
 _MODELS_EVALUATED_AT_ONCE = 5
 # Numbers in the parameters of clients that are trained side by side.
 _VALUES_AT_ONCE = 2_000_000
@@ -85,12 +85,13 @@ class Engine:
         )
         self.images = self.x.ndim == 5
         self.stacks = _stacks(dictionary, self.modules)
+        self.stack_parts = [part for stack in self.stacks for part in stack.parts(_MODELS_EVALUATED_AT_ONCE)]
         self.single = sorted(set(range(len(self.modules))) - {model for stack in self.stacks for model in stack.models})
         self.workers = workers if workers is not None else (os.cpu_count() or 1)
         if self.workers < 1:
             raise InvalidInput("workers", self.workers, "give at least 1")
         self._threads = one_thread_a_worker()
-        self._workspaces: dict[int, Workspace] = {}
+        self._workspaces: dict[tuple[int, str], Workspace] = {}
         self._shells: dict[tuple[int, int], nn.Module] = {}
 
     def __enter__(self) -> Self:
@@ -114,7 +115,7 @@ class Engine:
         def evaluate_stack(stack: Stack) -> None:
             x, y = self.x[:, span[0] : span[1]], self.y[:, span[0] : span[1]]
             with torch.inference_mode():
-                outputs = stack.outputs(x.flatten(0, 1))
+                outputs = stack.outputs(x.flatten(0, 1), self._workspace("evaluate"))
                 losses = sample_losses(outputs.flatten(0, 1), y.flatten().repeat(len(stack.models)), self.task)
             wanted = (held[:, stack.models] | hindsight)[:, None]
             by_model = losses.reshape(len(stack.models), *y.shape).permute(1, 2, 0).numpy()
@@ -132,7 +133,7 @@ class Engine:
                         self._fill(result, span, model, rows, output.unflatten(0, x.shape[:2]))
 
         self._run(
-            [partial(evaluate_stack, part) for stack in self.stacks for part in stack.parts(_MODELS_EVALUATED_AT_ONCE)]
+            [partial(evaluate_stack, part) for part in self.stack_parts]
             + [partial(evaluate_single, model) for model in self.single]
         )
         require_finite_losses(result.losses, held, self.names, span[0])
@@ -219,7 +220,7 @@ class Engine:
 
     def _stacked_step(self, stack: Stack, positions: list[int], window: Window, pull: Floats, rate: float) -> Deltas:
         some = stack.some(positions)
-        workspace = self._workspaces.setdefault(threading.get_ident(), Workspace())
+        workspace = self._workspace("update")
         counts = np.count_nonzero(pull[:, some.models], axis=0)
         # Every model's own clients, filled up with clients of weight 0.
         rows = np.argsort(pull[:, some.models] == 0, axis=0, kind="stable")[: counts.max()].T
@@ -251,6 +252,10 @@ class Engine:
         update = {name: torch.tensordot(weights, after[name] - start[name], dims=1) for name in after}
         self._require_finite_update(update, model, window, pull)
         return update
+
+    def _workspace(self, purpose: str) -> Workspace:
+        """This thread's memory: one for evaluation, whose tensors take no gradient, one for updates."""
+        return self._workspaces.setdefault((threading.get_ident(), purpose), Workspace())
 
     def _own_copies(self, model: int, clients: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
         """A network for this thread alone, which `torch.func` fills with the clients' parameters, and those."""

@@ -43,9 +43,9 @@ class Stack:
     models: list[int]
     layers: list[Layer]
 
-    def outputs(self, inputs: torch.Tensor) -> torch.Tensor:
+    def outputs(self, inputs: torch.Tensor, workspace: Workspace) -> torch.Tensor:
         """[M, R, C] from [R, inputs]: the same samples for all models."""
-        return _forward(self.layers, inputs.expand(len(self.models), *inputs.shape), Workspace())[-1]
+        return _forward(self.layers, inputs.expand(len(self.models), *inputs.shape), workspace)[-1]
 
     def parts(self, size: int) -> list[Stack]:
         """Stacks of at most `size` models, with the same parameters."""
