@@ -78,6 +78,7 @@ def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected:
         client, requests = policy.client.request(client, draws)
         server, grants = policy.server.grant(server, requests, draws)
         client, plan = policy.client.plan(client, grants)
+        pmf = policy.expected_vote(client, server)
         losses = problem.losses(exchange, parameters)
         before = client.cumulative_losses
         client, reports = policy.client.learn(client, plan, np.where(plan.held, losses, np.nan))
@@ -85,9 +86,9 @@ def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected:
         slopes = problem.gradients(exchange, parameters)
         moved = parameters - step[:, None] * policy.local.rate * np.einsum("nk,nkd->kd", plan.pull, slopes)
         parameters = project(moved) if projected else moved
-        regret = regret.add((client.pmf * losses).sum(axis=1), losses)
+        regret = regret.add((pmf * losses).sum(axis=1), losses)
         for name, value in (
-            ("pmf", client.pmf),
+            ("pmf", pmf),
             ("estimates", client.cumulative_losses - before),
             ("losses", losses),
             ("pull", plan.pull),

@@ -143,6 +143,26 @@ def test_a_clients_numbers_do_not_depend_on_the_others(
         assert q[0].tolist() == inclusion[client].tolist()
 
 
+@given(fleets(), st.integers(1, 4), st.integers(0, 2**32))
+def test_clients_in_blocks_draw_as_they_do_at_once(
+    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats], block: int, seed: int
+) -> None:
+    _, table, cumulative, rates = fleet
+    random = np.random.default_rng(seed)
+    uniform = random.random((2, rates.size))
+    whole = selection.draw_sets(cumulative, rates, table, *uniform)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "_NUMBERS_IN_A_BLOCK", block * cumulative.shape[1])
+        parts = selection.draw_sets(cumulative, rates, table, *uniform)
+    for name in ("chosen", "held", "inclusion"):
+        assert getattr(parts, name).tobytes() == getattr(whole, name).tobytes()
+    pmf = selection.probabilities(cumulative, rates)
+    assert whole.chosen.tolist() == selection.draw_model(pmf, uniform[0]).tolist()
+    expected = selection.inclusion_probabilities(pmf, table.clusters[table.kind])
+    assert whole.inclusion.tolist() == expected.tolist()
+    assert whole.held[np.arange(rates.size), whole.chosen].all()
+
+
 def run_extreme_rounds(rounds: int, start: Floats) -> None:
     """Rounds of losses of a million each, on the real chain of functions."""
     table = partition_models(np.array([3, 2, 2, 1]), np.array([5, 6]))

@@ -5,7 +5,7 @@ Sizes and capacities are whole bytes, so every machine packs alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -240,6 +240,10 @@ class PartitionTable:
     budgets: Integers
     cluster: Integers
     clusters: Integers
+
+    def rows(self, clients: slice) -> PartitionTable:
+        """The table for some of the clients."""
+        return replace(self, kind=self.kind[clients])
 
 
 def partition_models(costs: Integers, budgets: Integers) -> PartitionTable:

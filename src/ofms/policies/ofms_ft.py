@@ -73,7 +73,6 @@ class ClientState:
     table: PartitionTable
     learning_rate: Floats
     cumulative_losses: Floats
-    pmf: Floats
     chosen: Integers
     inclusion: Floats
     holding: Integers
@@ -99,22 +98,21 @@ class Client:
                 table.kind
             ],
             cumulative_losses=np.zeros(shape),
-            pmf=np.full(shape, 1.0 / len(catalogue)),
             chosen=np.zeros(clients.size, dtype=np.int64),
             inclusion=np.ones(shape),
             holding=np.full(shape, -1),
         )
 
     def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
-        pmf = selection.probabilities(state.cumulative_losses, state.learning_rate)
-        chosen = selection.draw_model(pmf, draws.uniform(Purpose.MODEL, state.client))
-        clusters = state.table.clusters[state.table.kind]
-        clusters_if_chosen = clusters[np.arange(chosen.size), chosen]
-        cluster = selection.draw_cluster(clusters_if_chosen, draws.uniform(Purpose.CLUSTER, state.client))
-        inclusion = selection.inclusion_probabilities(pmf, clusters)
-        wanted = selection.held_set(state.table, chosen, cluster)
-        state = replace(state, pmf=pmf, chosen=chosen, inclusion=inclusion, exchange=draws.exchange)
-        return state, Requests(draws.exchange, state.client, wanted, state.holding)
+        drawn = selection.draw_sets(
+            state.cumulative_losses,
+            state.learning_rate,
+            state.table,
+            draws.uniform(Purpose.MODEL, state.client),
+            draws.uniform(Purpose.CLUSTER, state.client),
+        )
+        state = replace(state, chosen=drawn.chosen, inclusion=drawn.inclusion, exchange=draws.exchange)
+        return state, Requests(draws.exchange, state.client, drawn.held, state.holding)
 
     def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
         vote = np.zeros(grants.held.shape)
@@ -199,7 +197,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         server=Server(settings.server_step),
         local=local,
         loss_bound=settings.loss_bound,
-        expected_vote=lambda client, server: client.pmf,
+        expected_vote=lambda client, server: selection.probabilities(client.cumulative_losses, client.learning_rate),
         bound=bound,
         not_covered=not_covered,
     )

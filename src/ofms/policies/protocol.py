@@ -131,7 +131,8 @@ class Policy:
     loss_bound
         How the task's loss becomes the loss of selection and regret.
     expected_vote
-        [N, K] E_t[vote] from both states. For measuring regret alone: it is never sent.
+        [N, K] E_t[vote] from both states, before the exchange is learnt from. For measuring regret alone: it is never
+        sent.
     bound
         [N] upper bound on each client's expected cumulative regret, or None.
     not_covered
