@@ -182,7 +182,7 @@ def hindsight_seconds(simulation: FusedSimulation, exchange: Exchange) -> float:
     for hindsight in (False, True):
         began = time.perf_counter()
         for _ in range(5):
-            simulation.engine.evaluate(exchange.span, exchange.plan.held, hindsight=hindsight)
+            simulation.engine.evaluate(exchange.span, exchange.plan.held, hindsight=hindsight).result()
         times.append((time.perf_counter() - began) / 5)
     return times[1] - times[0]
 

@@ -21,7 +21,7 @@ FOLDER = Path("runs/demo")
 def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     models = FOLDER / "models"
-    train_dictionary(load_experiment("digits"), "digits", progress=True).write(models)
+    train_dictionary(load_experiment("digits"), "digits", models, progress=True)
 
     runs = []
     for name, policy, preset in (

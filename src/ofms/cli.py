@@ -170,7 +170,6 @@ def pretrain(experiment: str, out: str | None, workers: int | None) -> None:
     from pathlib import Path
 
     from ofms.core.errors import InvalidInput
-    from ofms.core.files import require_writable
     from ofms.models.dictionary import INDEX, Dictionary
     from ofms.runs.config import load_experiment
     from ofms.runs.dictionaries import dictionary_folder, train_dictionary
@@ -185,22 +184,23 @@ def pretrain(experiment: str, out: str | None, workers: int | None) -> None:
         return
     require_free(folder)
     try:
-        require_writable(folder.parent)
+        train_dictionary(loaded, experiment, folder, workers=workers, progress=True)
     except InvalidInput as error:
-        raise InvalidInput("out", out, error.remedy) from None
-    train_dictionary(loaded, experiment, workers=workers, progress=True).write(folder)
+        raise InvalidInput("out", out, error.remedy) if error.field == "folder" and out else error from None
     click.echo(f"dictionary in {folder}")
 
 
 @cli.command()
 @click.argument("name", required=False)
 def data(name: str | None) -> None:
-    """Check that datasets are there and whole."""
+    """Fetch a dataset and check that it is whole; without a name, check what is there."""
     from ofms.core.errors import InvalidInput
     from ofms.data import MODULES, load_dataset
 
     if name is not None:
-        click.echo(load_dataset(name).check())
+        dataset = load_dataset(name)
+        dataset.fetch()
+        click.echo(dataset.check())
         return
     for each in MODULES:
         try:

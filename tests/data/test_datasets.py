@@ -106,7 +106,7 @@ def test_more_rounds_than_there_are_rows_are_refused(tmp_path: Path, monkeypatch
 
 def test_missing_and_foreign_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFMS_DATA", str(tmp_path))
-    with pytest.raises(InvalidInput, match="OFMS_DATA"):
+    with pytest.raises(InvalidInput, match="fetch it with 'ofms data air'"):
         load_dataset("air").stream(clients=2, rounds=5, seed=0)
     write_sites(tmp_path)
     with pytest.raises(InvalidInput, match="its MD5 is"):

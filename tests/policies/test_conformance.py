@@ -169,7 +169,7 @@ def test_no_clients_are_refused(name: str) -> None:
 
 
 def test_a_bandwidth_that_an_update_could_never_get_through_is_refused(name: str) -> None:
-    if name == "mab":
+    if name in ("mab", "non-fed-oms", "budgeted-experts"):
         policy_of(name, fleet_of([6, 4, 2], [12], bandwidth=1))
         return
     with pytest.raises(InvalidInput, match="bandwidth = 5 bytes"):

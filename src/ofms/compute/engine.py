@@ -15,11 +15,11 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from ofms.core.schedule import Window
 from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
-from ofms.models.threads import one_thread_a_worker
+from ofms.models.speed import lay_channels_last, one_thread_a_worker
 from ofms.policies.protocol import Adapted, Epochs, GradientStep, LocalUpdate
 
 Deltas = dict[int, dict[str, torch.Tensor]]
@@ -58,10 +58,24 @@ class Evaluation:
     outputs: AnyArray
 
 
+@dataclass(frozen=True, eq=False)
+class Pending(Generic[Result]):
+    """Work that was handed to the workers; `result` waits for it.
+
+    What is asked for next can start before: workers stay busy, and the caller has its own work to do meanwhile.
+    """
+
+    finish: Callable[[], Result]
+
+    def result(self) -> Result:
+        return self.finish()
+
+
 class Engine:
     """The dictionary's parameters, and all that is computed with them.
 
-    Use it as a context: it owns a pool of threads.
+    Use it as a context: it owns a pool of threads. Evaluations and updates that were asked for must have their result
+    before `apply` changes the parameters.
     """
 
     def __init__(
@@ -105,7 +119,7 @@ class Engine:
         self._pool.shutdown(cancel_futures=True)
         self._threads.__exit__(kind, error, trace)
 
-    def evaluate(self, span: tuple[int, int], held: Flags, *, hindsight: bool) -> Evaluation:
+    def evaluate(self, span: tuple[int, int], held: Flags, *, hindsight: bool) -> Pending[Evaluation]:
         """Evaluate the held [N, K] models of each client on its samples of some rounds; in hindsight, all models.
 
         What is held is computed by itself, so that its numbers do not depend on `hindsight`.
@@ -132,14 +146,13 @@ class Engine:
                         output = torch.cat([self.modules[model](part) for part in self._pieces(x.flatten(0, 1))])
                         self._fill(result, span, model, rows, output.unflatten(0, x.shape[:2]))
 
-        self._run(
+        jobs = self._start(
             [partial(evaluate_stack, part) for part in self.stack_parts]
             + [partial(evaluate_single, model) for model in self.single]
         )
-        require_finite_losses(result.losses, held, self.names, span[0])
-        return result
+        return Pending(partial(self._evaluation, jobs, result, span, held))
 
-    def evaluate_adapted(self, span: tuple[int, int], held: Flags, past: Window, rate: float) -> Evaluation:
+    def evaluate_adapted(self, span: tuple[int, int], held: Flags, past: Window, rate: float) -> Pending[Evaluation]:
         """Evaluate copies of the held models that each client adapted to its own past samples."""
         result = self._empty_evaluation(span)
 
@@ -150,7 +163,14 @@ class Engine:
                 output = personal.outputs(module, adapted, self.x[rows, span[0] : span[1]])
             self._fill(result, span, model, rows, output)
 
-        self._run([partial(evaluate_some, model, rows) for model, rows in _pieces_of_clients(held, self.values)])
+        jobs = self._start([partial(evaluate_some, *piece) for piece in _pieces_of_clients(held, self.values)])
+        return Pending(partial(self._evaluation, jobs, result, span, held))
+
+    def _evaluation(
+        self, jobs: list[Future[None]], result: Evaluation, span: tuple[int, int], held: Flags
+    ) -> Evaluation:
+        for job in jobs:
+            job.result()
         require_finite_losses(result.losses, held, self.names, span[0])
         return result
 
@@ -166,7 +186,7 @@ class Engine:
         result.losses[rows, :, model] = losses.reshape(targets.shape).numpy()
         result.outputs[rows, :, model] = output.numpy()
 
-    def update(self, window: Window, pull: Floats, local: LocalUpdate) -> Deltas:
+    def update(self, window: Window, pull: Floats, local: LocalUpdate) -> Pending[Deltas]:
         """The updates of all clients, weighted by [N, K] `pull` and summed, for each model that has any."""
         if isinstance(local, GradientStep):
             counts = np.count_nonzero(pull, axis=0)
@@ -180,15 +200,12 @@ class Engine:
                 for first in range(0, len(positions), _MODELS_AT_ONCE):
                     some = positions[first : first + _MODELS_AT_ONCE]
                     jobs.append(partial(self._stacked_step, stack, some, window, pull, local.rate))
-            deltas = {model: delta for part in self._run(jobs) for model, delta in part.items()}
         else:
-            pieces = list(_pieces_of_clients(pull > 0, self.values))
-            parts = self._run([partial(self._own_steps, model, rows, window, pull, local) for model, rows in pieces])
-            deltas = {}
-            for (model, _), part in zip(pieces, parts, strict=True):
-                whole = deltas.get(model)
-                deltas[model] = part if whole is None else {name: whole[name] + part[name] for name in whole}
-        return deltas
+            jobs = [
+                partial(self._own_steps, model, rows, window, pull, local)
+                for model, rows in _pieces_of_clients(pull > 0, self.values)
+            ]
+        return Pending(partial(_sum_deltas, self._start(jobs)))
 
     def apply(self, deltas: Deltas, step: Floats) -> None:
         """θ_k ← θ_k + step_k · Δ_k, eq. (3r2)."""
@@ -242,16 +259,14 @@ class Engine:
                 self._require_finite_update(update, model, window, pull)
         return updates
 
-    def _own_steps(
-        self, model: int, rows: AnyArray, window: Window, pull: Floats, local: Epochs | Adapted
-    ) -> dict[str, torch.Tensor]:
+    def _own_steps(self, model: int, rows: AnyArray, window: Window, pull: Floats, local: Epochs | Adapted) -> Deltas:
         module, start = self._own_copies(model, rows.size)
         x, y = self._samples(rows, window)
         after = personal.train(module, start, x, y, local, self.task)
         weights = torch.from_numpy(pull[rows, model]).to(self.x.dtype)
         update = {name: torch.tensordot(weights, after[name] - start[name], dims=1) for name in after}
         self._require_finite_update(update, model, window, pull)
-        return update
+        return {model: update}
 
     def _workspace(self, purpose: str) -> Workspace:
         """This thread's memory: one for evaluation, whose tensors take no gradient, one for updates."""
@@ -274,8 +289,8 @@ class Engine:
         layout = torch.channels_last if samples.ndim == 4 else torch.contiguous_format
         return (part.contiguous(memory_format=layout) for part in samples.split(_IMAGES_AT_ONCE))
 
-    def _run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
-        return [job.result() for job in [self._pool.submit(task) for task in tasks]]
+    def _start(self, tasks: Sequence[Callable[[], Result]]) -> list[Future[Result]]:
+        return [self._pool.submit(task) for task in tasks]
 
     def _require_finite_update(self, update: dict[str, torch.Tensor], model: int, window: Window, pull: Floats) -> None:
         if is_finite(update.values()):
@@ -301,10 +316,7 @@ def _load(
     module = copy.deepcopy(module)
     module.load_state_dict(tensors, strict=False)
     module.to(dtype)
-    for parameter in module.parameters():
-        if parameter.ndim == 4:
-            # Not `contiguous`: it leaves one input channel as it is, and the fast kernel is not taken then.
-            parameter.data = torch.empty_like(parameter.data, memory_format=torch.channels_last).copy_(parameter.data)
+    lay_channels_last(module)
     module.eval()
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name in trainable)
@@ -324,6 +336,16 @@ def _stacks(dictionary: Dictionary, modules: list[nn.Module]) -> list[Stack]:
         for models in alike.values()
         if len(models) > 1
     ]
+
+
+def _sum_deltas(jobs: list[Future[Deltas]]) -> Deltas:
+    """The updates of all jobs, those of one model summed in the order of the jobs."""
+    deltas: Deltas = {}
+    for job in jobs:
+        for model, part in job.result().items():
+            whole = deltas.get(model)
+            deltas[model] = part if whole is None else {name: whole[name] + part[name] for name in whole}
+    return deltas
 
 
 def _pieces_of_clients(wanted: Flags, values: list[int]) -> Iterable[tuple[int, AnyArray]]:

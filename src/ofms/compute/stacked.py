@@ -85,14 +85,23 @@ class Stack:
         found: dict[str, torch.Tensor] = {}
         for depth in reversed(range(len(self.layers))):
             layer, below = self.layers[depth], activations[depth]
-            found[layer.weight_name] = torch.bmm(slope.transpose(1, 2), below)
+            found[layer.weight_name] = _weight_gradients(slope, below)
             found[layer.bias_name] = torch.bmm(ones, slope)[:, 0]
             if depth:
                 back = workspace.tensor("slope", depth % 2, below)
-                slope = torch.bmm(slope, layer.weight, out=back)
+                # With one output the product is an outer one, and a product by elements is faster.
+                product = torch.mul if slope.shape[2] == 1 else torch.bmm
+                slope = product(slope, layer.weight, out=back)
                 if self.layers[depth - 1].relu:
                     slope = _relu_backward(slope, below, 0, grad_input=slope)
         return found
+
+
+def _weight_gradients(slope: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
+    """[M, outputs, inputs] the sum over samples of slope times input; faster with the narrower factor first."""
+    if slope.shape[2] <= below.shape[2]:
+        return torch.bmm(slope.transpose(1, 2), below)
+    return torch.bmm(below.transpose(1, 2), slope).transpose(1, 2)
 
 
 class Workspace:

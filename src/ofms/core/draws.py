@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     MODEL = 1
     CLUSTER = 2
     GROUP = 3
+    SUBSET = 4
 
 
 @dataclass(frozen=True)
@@ -41,25 +42,29 @@ class Draws:
     seed: int
     exchange: int
 
-    def uniform(self, purpose: Purpose, clients: Integers) -> Floats:
-        """One number in [0, 1) for each of `clients`."""
+    def uniform(self, purpose: Purpose, clients: Integers, column: int = 0) -> Floats:
+        """One number in [0, 1) for each of `clients`; another one for another column."""
         clients = np.asarray(clients, dtype=np.int64)
         if clients.size == 0:
             return np.zeros(0)
         largest = int(clients.max())
         if largest < 4 * clients.size:
-            row: Floats = self._generator(purpose, 0).random(largest + 1)
+            row: Floats = self._generator(purpose, 0, column).random(largest + 1)
             return row if clients.size == largest + 1 and _is_range(clients) else row[clients]
-        numbers = [self._generator(purpose, client // 4).random(client % 4 + 1)[-1] for client in clients.tolist()]
-        return np.array(numbers)
+        blocks = [(self._generator(purpose, client // 4, column), client % 4) for client in clients.tolist()]
+        return np.array([generator.random(place + 1)[-1] for generator, place in blocks])
+
+    def table(self, purpose: Purpose, clients: Integers, columns: int) -> Floats:
+        """[N, columns] numbers in [0, 1), of which the first column is `uniform`'s."""
+        return np.stack([self.uniform(purpose, clients, column) for column in range(columns)], axis=1)
 
     def single(self, purpose: Purpose) -> float:
         """The server's own number, of which there is one an exchange."""
-        return float(self._generator(purpose, 0).random())
+        return float(self._generator(purpose, 0, 0).random())
 
-    def _generator(self, purpose: Purpose, block: int) -> np.random.Generator:
+    def _generator(self, purpose: Purpose, block: int, column: int) -> np.random.Generator:
         key = np.array([self.seed, purpose], dtype=np.uint64)
-        counter = np.array([block, 0, self.exchange, 0], dtype=np.uint64)
+        counter = np.array([block, column, self.exchange, 0], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 

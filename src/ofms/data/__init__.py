@@ -8,7 +8,14 @@ from typing import cast
 from ofms.core.errors import InvalidInput
 from ofms.data.stream import Dataset
 
-MODULES = {"digits": "ofms.data.digits", "air": "ofms.data.air"}
+MODULES = {
+    "digits": "ofms.data.digits",
+    "mnist": "ofms.data.mnist",
+    "cifar10": "ofms.data.cifar10",
+    "air": "ofms.data.air",
+    "wec": "ofms.data.wec",
+    "wec-synthetic": "ofms.data.wec_synthetic",
+}
 
 
 def load_dataset(name: str) -> Dataset:

@@ -11,13 +11,14 @@ S. Zhang et al., "Cautionary tales on air-quality improvement in Beijing", Proc.
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
 
 import numpy as np
 
 from ofms.core.errors import InvalidInput
-from ofms.core.typing import Floats
-from ofms.data.folder import data_folder, require_checksum
+from ofms.data.download import Remote, fetch_files, unzip
+from ofms.data.folder import data_folder, read_file, require_files
+from ofms.data.sites import Rows, rows_needed, site_stream, site_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
 
 FEATURES = (
@@ -27,14 +28,15 @@ FEATURES = (
 TARGET = "NO2"
 TEST_SITES = ("Aotizhongxin", "Changping")
 TRAINING_SITES = ("Dongsi", "Dingling")
-_ROWS_SEEN_AT_A_SITE = 10_000
 _ROWS_TRAINED_AT_A_SITE = 30_000
-_MD5 = {
-    "Aotizhongxin": "72a306d7a095e718c2b46ab482d5a1ac",
-    "Changping": "1313dca76b70156c98c3bdab05c48f17",
-    "Dingling": "ead8b0abf1be2c5fcbbd5c64c1dfedca",
-    "Dongsi": "6b446b87b3ba1acc81d055308cb032bd",
+FILES: dict[str, str | None] = {
+    "PRSA_Data_Aotizhongxin_20130301-20170228.csv": "72a306d7a095e718c2b46ab482d5a1ac",
+    "PRSA_Data_Changping_20130301-20170228.csv": "1313dca76b70156c98c3bdab05c48f17",
+    "PRSA_Data_Dingling_20130301-20170228.csv": "ead8b0abf1be2c5fcbbd5c64c1dfedca",
+    "PRSA_Data_Dongsi_20130301-20170228.csv": "6b446b87b3ba1acc81d055308cb032bd",
 }
+# The host packs archives anew now and then; the files in them are what is checked.
+_ARCHIVE = Remote("https://archive.ics.uci.edu/static/public/501/beijing+multi+site+air+quality+data.zip")
 
 
 class Air:
@@ -42,59 +44,34 @@ class Air:
 
     name = "air"
     task: Task = "regression"
-    summary = "hourly air quality at four sites in Beijing, predicting NO2; needs OFMS_DATA/air"
+    summary = "hourly air quality at four sites in Beijing, predicting NO2"
+
+    def fetch(self) -> None:
+        fetch_files(data_folder() / self.name, FILES, lambda: unzip(_ARCHIVE.fetch(), _ARCHIVE.url))
 
     def check(self) -> str:
-        for site, checksum in _MD5.items():
-            require_checksum(_path(site), checksum)
-        return f"air: {len(_MD5)} sites in {data_folder() / 'air'}"
+        folder = data_folder() / self.name
+        require_files(folder, FILES, self.name)
+        return f"air: {len(FILES)} sites in {folder}"
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
-        at_first = -(-clients // 2)
-        needed = at_first * rounds
-        parts = [_read_site(site, max(needed, _ROWS_SEEN_AT_A_SITE)) for site in TEST_SITES]
-        features, targets = _scaled([part[0] for part in parts], [part[1] for part in parts])
-        for site, rows in zip(TEST_SITES, features, strict=True):
-            if len(rows) < needed:
-                raise InvalidInput(
-                    "rounds × clients",
-                    f"{rounds} × {clients}",
-                    f"{site} has {len(rows):,} complete rows; ask for fewer",
-                )
-        counts = (at_first, clients - at_first)
-        x = [
-            rows[: count * rounds].reshape(count, rounds, len(FEATURES))
-            for rows, count in zip(features, counts, strict=True)
-        ]
-        y = [values[: count * rounds].reshape(count, rounds) for values, count in zip(targets, counts, strict=True)]
-        return Stream(np.concatenate(x).astype(np.float32), np.concatenate(y).astype(np.float32), self.task)
+        needed = rows_needed(clients, rounds)
+        return site_stream({site: _read_site(site, needed) for site in TEST_SITES}, clients=clients, rounds=rounds)
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
-        parts = [_read_site(site, _ROWS_TRAINED_AT_A_SITE) for site in TRAINING_SITES]
-        features, targets = _scaled([part[0] for part in parts], [part[1] for part in parts])
-        return [
-            TrainingSet(site.lower(), x.astype(np.float32), y.astype(np.float32))
-            for site, x, y in zip(TRAINING_SITES, features, targets, strict=True)
-        ]
+        return site_training_sets({site: _read_site(site, _ROWS_TRAINED_AT_A_SITE) for site in TRAINING_SITES})
 
 
-def _path(site: str) -> Path:
-    return data_folder() / "air" / f"PRSA_Data_{site}_20130301-20170228.csv"
-
-
-def _read_site(site: str, rows: int) -> tuple[Floats, Floats]:
+def _read_site(site: str, rows: int) -> Rows:
     """Features and targets of a site's first complete rows; wind directions numbered as they first appear."""
     try:
         import pandas
     except ImportError:
         raise InvalidInput("dataset", "air", "reading it needs pandas: pip install 'ofms[experiments]'") from None
-    path = _path(site)
-    if not path.is_file():
-        raise InvalidInput(
-            "OFMS_DATA", data_folder(), f"{path.name} is not in its folder 'air'; put UCI 501's files there"
-        )
+    path = data_folder() / "air" / f"PRSA_Data_{site}_20130301-20170228.csv"
+    content = read_file(path, "air")
     try:
-        table = pandas.read_csv(path)
+        table = pandas.read_csv(io.BytesIO(content))
     except (ValueError, OSError) as error:
         raise InvalidInput("file", path, f"it cannot be read as CSV ({error}); fetch it again") from None
     missing = [column for column in (*FEATURES, TARGET) if column not in table.columns]
@@ -107,13 +84,6 @@ def _read_site(site: str, rows: int) -> tuple[Floats, Floats]:
     except ValueError as error:
         raise InvalidInput("file", path, f"a value is not a number ({error}); fetch it again") from None
     return values[:, :-1], values[:, -1]
-
-
-def _scaled(features: list[Floats], targets: list[Floats]) -> tuple[list[Floats], list[Floats]]:
-    longest = max(float(np.linalg.norm(rows, axis=1).max()) for rows in features)
-    low = min(float(values.min()) for values in targets)
-    high = max(float(values.max()) for values in targets)
-    return [rows / longest for rows in features], [(values - low) / (high - low) for values in targets]
 
 
 dataset = Air()

@@ -25,6 +25,9 @@ class Digits:
     task: Task = "classification"
     summary = "1,797 handwritten digits of 8×8 pixels, embedded in scikit-learn"
 
+    def fetch(self) -> None:
+        """It comes with scikit-learn."""
+
     def check(self) -> str:
         images, _ = _load()
         return f"digits: {len(images):,} images, embedded in scikit-learn"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from ofms.core.errors import InvalidInput
@@ -19,11 +20,27 @@ def data_folder() -> Path:
     return Path(os.environ.get("OFMS_DATA") or cache_folder() / "data").expanduser()
 
 
-def require_checksum(path: Path, md5: str) -> None:
-    """Refuse a file that is missing or not the published one."""
+def md5_of(content: bytes) -> str:
+    """The MD5 under which datasets publish their files."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def read_file(path: Path, dataset: str) -> bytes:
+    """A dataset's file, or one line that says how to get it."""
     try:
-        found = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+        return path.read_bytes()
     except OSError as error:
-        raise InvalidInput("file", path, f"{error.strerror}; fetch it again") from None
-    if found != md5:
-        raise InvalidInput("file", path, f"its MD5 is {found}, not {md5}; fetch it again")
+        raise InvalidInput("file", path, f"{error.strerror}; fetch it with 'ofms data {dataset}'") from None
+
+
+def require_file(path: Path, md5: str | None, content: bytes) -> None:
+    """Refuse content that is not the published one."""
+    found = md5_of(content)
+    if md5 is not None and found != md5:
+        raise InvalidInput("file", path, f"its MD5 is {found}, not the published {md5}; remove it and fetch it again")
+
+
+def require_files(folder: Path, files: Mapping[str, str | None], dataset: str) -> None:
+    """Refuse files that are missing or not the published ones."""
+    for name, md5 in files.items():
+        require_file(folder / name, md5, read_file(folder / name, dataset))

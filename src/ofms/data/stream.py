@@ -83,6 +83,10 @@ class Dataset(Protocol):
     task: Task
     summary: str
 
+    def fetch(self) -> None:
+        """Put what is missing into the data folder."""
+        ...
+
     def check(self) -> str:
         """Where the data is and that it is whole, in one line; raises `InvalidInput` where it is not."""
         ...

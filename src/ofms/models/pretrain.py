@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
+import safetensors
+import safetensors.torch
 import torch
 from torch import nn
 from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput, NotFinite
+from ofms.core.files import require_writable, write_whole
 from ofms.core.typing import AnyArray
 from ofms.models.dictionary import Dictionary, Task
-from ofms.models.threads import one_thread_a_worker
+from ofms.models.speed import lay_channels_last, one_thread_a_worker
 from ofms.models.zoo import build_module
 
 
@@ -46,11 +53,36 @@ class Recipe:
     momentum: float = 0.9
     initialisation: Literal["default", "glorot-uniform", "glorot-normal", "uniform", "normal"] = "default"
 
+    @property
+    def steps(self) -> int:
+        return self.epochs * -(-len(self.samples) // self.batch_size)
+
+    def fingerprint(self, seed: int) -> str:
+        """Another one for everything that makes another model."""
+        facts = (self.name, self.architecture, dict(self.options), self.epochs, self.batch_size)
+        more = (self.optimizer, self.rate, self.momentum, self.initialisation, self.samples.shape, seed)
+        digest = hashlib.sha256(msgspec.json.encode((facts, more), order="deterministic"))
+        for values in (self.samples, self.targets):
+            digest.update(np.ascontiguousarray(values).data)
+        return digest.hexdigest()
+
 
 def pretrain(
-    recipes: list[Recipe], *, task: Task, seed: int = 0, workers: int = 2, progress: bool = True
+    recipes: list[Recipe],
+    *,
+    task: Task,
+    seed: int = 0,
+    workers: int = 2,
+    progress: bool = True,
+    keep: Path | None = None,
 ) -> Dictionary:
-    """Train every recipe's model; the result does not depend on the number of workers."""
+    """Train every recipe's model; the result does not depend on the number of workers.
+
+    Parameters
+    ----------
+    keep
+        A folder that gets every model when it is done, and from which an interrupted pre-training goes on.
+    """
     if not recipes:
         raise InvalidInput("recipes", 0, "there is nothing to train")
     for recipe in recipes:
@@ -58,7 +90,6 @@ def pretrain(
     names = [recipe.name for recipe in recipes]
     if len(set(names)) < len(names):
         raise InvalidInput("networks", names, "two models would have one name; names must differ")
-    steps = sum(recipe.epochs * -(-len(recipe.samples) // recipe.batch_size) for recipe in recipes)
     modules = []
     with torch.random.fork_rng(devices=[]):
         for index, recipe in enumerate(recipes):
@@ -67,22 +98,63 @@ def pretrain(
             _initialise(module, recipe.initialisation)
             _require_fit(module, recipe, task)
             modules.append(module)
+    if keep is not None:
+        require_writable(keep)
+    kept = [
+        keep is not None and _load(keep, recipe, module, seed) for recipe, module in zip(recipes, modules, strict=True)
+    ]
     with (
-        tqdm(total=steps, desc="pre-training", unit="step", disable=None if progress else True) as bar,
+        tqdm(
+            total=sum(recipe.steps for recipe in recipes),
+            initial=sum(recipe.steps for recipe, done in zip(recipes, kept, strict=True) if done),
+            desc="pre-training",
+            unit="step",
+            disable=None if progress else True,
+        ) as bar,
         one_thread_a_worker(),
         ThreadPoolExecutor(workers) as pool,
     ):
-        jobs = [
-            pool.submit(_train, module, recipe, task, seed * 1_000_003 + index, bar)
-            for index, (module, recipe) in enumerate(zip(modules, recipes, strict=True))
-        ]
-        for job in jobs:
-            job.result()
+        stopped = threading.Event()
+
+        def train(index: int) -> None:
+            recipe, module = recipes[index], modules[index]
+            _train(module, recipe, task, seed * 1_000_003 + index, bar, stopped)
+            if keep is not None and not stopped.is_set():
+                _save(keep, recipe, module, seed)
+
+        jobs = [pool.submit(train, index) for index, done in enumerate(kept) if not done]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
     return Dictionary.from_modules(
         {recipe.name: module for recipe, module in zip(recipes, modules, strict=True)},
         task=task,
         architectures={recipe.name: (recipe.architecture, recipe.options) for recipe in recipes},
     )
+
+
+def _save(keep: Path, recipe: Recipe, module: nn.Module, seed: int) -> None:
+    tensors = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
+    content = safetensors.torch.save(tensors, {"made": recipe.fingerprint(seed)})
+    write_whole(keep / f"{recipe.name}.safetensors", content)
+
+
+def _load(keep: Path, recipe: Recipe, module: nn.Module, seed: int) -> bool:
+    """Fill a network with what was kept, if it was made in the same way."""
+    path = keep / f"{recipe.name}.safetensors"
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            made = (file.metadata() or {}).get("made")
+            if made != recipe.fingerprint(seed):
+                return False
+            module.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError, RuntimeError):
+        return False
+    return True
 
 
 def _require_sound(recipe: Recipe) -> None:
@@ -118,8 +190,9 @@ def _require_fit(module: nn.Module, recipe: Recipe, task: Task) -> None:
         raise InvalidInput("options", dict(recipe.options), f"{width} outputs do not fit the targets: give {least}")
 
 
-def _train(module: nn.Module, recipe: Recipe, task: Task, seed: int, bar: tqdm[Any]) -> None:
+def _train(module: nn.Module, recipe: Recipe, task: Task, seed: int, bar: tqdm[Any], stopped: threading.Event) -> None:
     samples = torch.from_numpy(np.ascontiguousarray(recipe.samples, dtype=np.float32))
+    lay_channels_last(module)
     targets = torch.from_numpy(np.ascontiguousarray(recipe.targets))
     if task == "regression":
         targets = targets.to(torch.float32)
@@ -140,11 +213,16 @@ def _train(module: nn.Module, recipe: Recipe, task: Task, seed: int, bar: tqdm[A
     for _ in range(recipe.epochs):
         shuffled = torch.from_numpy(order.permutation(len(samples)))
         for batch in shuffled.split(recipe.batch_size):
+            if stopped.is_set():
+                return
             bar.update()
             if normalised and len(batch) == 1:
                 continue  # Batch norm has no statistics of one sample.
             optimizer.zero_grad(set_to_none=True)
-            loss = _batch_loss(module(samples[batch]), targets[batch], task)
+            inputs = samples[batch]
+            if inputs.ndim == 4:
+                inputs = inputs.contiguous(memory_format=torch.channels_last)
+            loss = _batch_loss(module(inputs), targets[batch], task)
             loss.backward()
             optimizer.step()
         if not torch.isfinite(loss):

@@ -14,7 +14,8 @@ from ofms.core.messages import Catalogue, Grants, Reports, Requests
 from ofms.core.rates import resolve_rate
 from ofms.core.typing import Floats, Integers
 from ofms.policies.following import Follower
-from ofms.policies.protocol import Fleet, Policy, models_to_send, require_budgets, require_common_settings
+from ofms.policies.protocol import Fleet, Policy, require_budgets, require_common_settings
+from ofms.policies.serving import grants_for
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,7 @@ class Server:
         chosen = int(selection.draw_model(pmf[None], uniform)[0])
         held = np.zeros(requests.wanted.shape, dtype=np.bool_)
         held[:, chosen] = True
-        grants = Grants(
-            requests.exchange,
-            requests.client,
-            held,
-            models_to_send(held, requests.holding, state.version),
-            held.astype(np.float64),
-            np.zeros(requests.client.size, dtype=np.bool_),
-            1,
-            state.version,
-        )
+        grants = grants_for(requests, held, state.version, None, vote=held.astype(np.float64))
         return replace(state, pmf=pmf, chosen=chosen), grants
 
     def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:

@@ -7,7 +7,6 @@ fit the bandwidth, and one random group uploads its fine-tuned models.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,19 +18,17 @@ from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.packing import PartitionTable, largest_cluster_upload, partition_models
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Floats, Integers
-from ofms.core.uplink import draw_group, upload_needs
 from ofms.policies import ofms_ft_theory as theory
 from ofms.policies.protocol import (
     Fleet,
     GradientStep,
     Policy,
-    models_to_send,
     require_budgets,
     require_common_settings,
     tuning_window_of,
-    versions_after,
     versions_held,
 )
+from ofms.policies.serving import GrantingServer, require_server_step
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class ClientState:
 
 @dataclass(frozen=True)
 class Client:
-    """The client half: alg:6, steps 5 to 10 and 16 to 19."""
+    """The client half: alg:6, steps 5 to 10 and 16 to 19. The server half, its other steps, is `GrantingServer`."""
 
     settings: Settings
     local: GradientStep
@@ -132,47 +129,6 @@ class Client:
         return replace(state, cumulative_losses=cumulative), reports
 
 
-@dataclass(frozen=True, eq=False)
-class ServerState:
-    """What the server remembers between messages: the models' versions, and how many clients take part."""
-
-    upload: Integers
-    bandwidth: int
-    version: Integers
-    clients: int = 0
-
-
-@dataclass(frozen=True)
-class Server:
-    """The server half: alg:6, steps 12 to 14 and 22."""
-
-    server_step: float | str
-
-    def open(self, catalogue: Catalogue, bandwidth: int) -> ServerState:
-        return ServerState(catalogue.upload, bandwidth, catalogue.version)
-
-    def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
-        needs = upload_needs(requests.wanted, state.upload)
-        groups = draw_group(needs, state.bandwidth, draws.single(Purpose.GROUP))
-        sent = models_to_send(requests.wanted, requests.holding, state.version)
-        grants = Grants(
-            requests.exchange,
-            requests.client,
-            requests.wanted,
-            sent,
-            None,
-            groups.uploads,
-            groups.count,
-            state.version,
-        )
-        return replace(state, clients=requests.client.size), grants
-
-    def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:
-        multiplier = state.clients if self.server_step == "N" else float(self.server_step)
-        step = np.full(state.version.size, multiplier / state.clients)
-        return replace(state, version=versions_after(reports, state.version)), step
-
-
 def build(settings: Settings, fleet: Fleet) -> Policy:
     """OFMS-FT for a fleet."""
     require_budgets(fleet.catalogue, fleet.budgets)
@@ -194,7 +150,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     return Policy(
         name="ofms-ft",
         client=Client(settings, local, fleet.schedule),
-        server=Server(settings.server_step),
+        server=GrantingServer(settings.server_step),
         local=local,
         loss_bound=settings.loss_bound,
         expected_vote=lambda client, server: selection.probabilities(client.cumulative_losses, client.learning_rate),
@@ -218,6 +174,4 @@ def server_not_covered(settings: Settings) -> str:
 def _require_settings(settings: Settings) -> None:
     if settings.importance_cap is not None and not settings.importance_cap > 0:
         raise InvalidInput("importance_cap", settings.importance_cap, "give a number above 0, or leave it out")
-    step = settings.server_step
-    if step != "N" and not (isinstance(step, int | float) and math.isfinite(step)):
-        raise InvalidInput("server_step", step, "give a multiplier of the mean, or 'N' for the sum")
+    require_server_step(settings.server_step)

@@ -9,19 +9,10 @@ import numpy as np
 from ofms.core.draws import Draws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Reports, Requests
-from ofms.core.typing import Floats, Integers
+from ofms.core.typing import Floats
 from ofms.core.uplink import draw_group, upload_needs
-from ofms.policies.protocol import Fleet, models_to_send, require_budgets, versions_after
-
-
-@dataclass(frozen=True, eq=False)
-class ServerState:
-    """The models' versions, the bandwidth, and how many clients take part."""
-
-    upload: Integers
-    bandwidth: int
-    version: Integers
-    clients: int = 0
+from ofms.policies.protocol import Fleet, require_budgets, versions_after
+from ofms.policies.serving import ServerState, grants_for
 
 
 @dataclass(frozen=True)
@@ -29,9 +20,11 @@ class OneModelServer:
     """Gives `model` to everybody and averages the updates; under limited bandwidth a random group uploads.
 
     A group's updates count α times and are divided by N, so that their expectation is the mean over all clients.
+    `upload_groups` sets α whatever the bandwidth is: 1 lets everybody upload.
     """
 
     model: int
+    upload_groups: int | None = None
 
     def open(self, catalogue: Catalogue, bandwidth: int) -> ServerState:
         return ServerState(catalogue.upload, bandwidth, catalogue.version)
@@ -39,17 +32,12 @@ class OneModelServer:
     def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
         held = np.zeros(requests.wanted.shape, dtype=np.bool_)
         held[:, self.model] = True
-        groups = draw_group(upload_needs(held, state.upload), state.bandwidth, draws.single(Purpose.GROUP))
-        grants = Grants(
-            requests.exchange,
-            requests.client,
-            held,
-            models_to_send(held, requests.holding, state.version),
-            held.astype(np.float64),
-            groups.uploads,
-            groups.count,
-            state.version,
-        )
+        needs = upload_needs(held, state.upload)
+        bandwidth = state.bandwidth
+        if self.upload_groups is not None:
+            bandwidth = -(-requests.client.size // self.upload_groups) * int(state.upload[self.model])
+        groups = draw_group(needs, bandwidth, draws.single(Purpose.GROUP))
+        grants = grants_for(requests, held, state.version, groups, vote=held.astype(np.float64))
         return replace(state, clients=requests.client.size), grants
 
     def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:
@@ -72,7 +60,7 @@ def find_model(catalogue: Catalogue, model: int | str) -> int:
 
 
 def one_model_server(
-    fleet: Fleet, model: int | str, *, batch_size: int, epochs: int, copies: int = 1
+    fleet: Fleet, model: int | str, *, batch_size: int, epochs: int, upload_groups: int | None, copies: int = 1
 ) -> OneModelServer:
     """The server half for a fleet, once what it needs is there: memory for `copies` of the model among it."""
     require_budgets(fleet.catalogue, fleet.budgets)
@@ -84,8 +72,9 @@ def one_model_server(
             f"{int(fleet.budgets.min())} bytes",
             f"{copies} copies of {fleet.catalogue.names[index]} take {needed} bytes; give at least that",
         )
-    fleet.require_upload(int(fleet.catalogue.upload[index]))
-    for field, value in (("batch_size", batch_size), ("epochs", epochs)):
-        if value < 1:
+    if upload_groups is None:
+        fleet.require_upload(int(fleet.catalogue.upload[index]))
+    for field, value in (("batch_size", batch_size), ("epochs", epochs), ("upload_groups", upload_groups)):
+        if value is not None and value < 1:
             raise InvalidInput(field, value, "give at least 1")
-    return OneModelServer(index)
+    return OneModelServer(index, upload_groups)

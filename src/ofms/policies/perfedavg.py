@@ -35,6 +35,8 @@ class Settings:
         How often a client passes over the window, and in batches of how many samples.
     window, warm_up
         How many samples a client keeps, and the first round that adapts and fine-tunes.
+    upload_groups
+        Into how many groups clients are split, of which one uploads: by the bandwidth where it is left out; 1 for all.
     loss_bound
         As in OFMS-FT; it matters for regret alone.
     """
@@ -46,6 +48,7 @@ class Settings:
     batch_size: int = 10
     window: int = 50
     warm_up: int = 0
+    upload_groups: int | None = None
     loss_bound: str = "clip"
 
 
@@ -53,7 +56,12 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     """PerFedAvg for a fleet."""
     require_common_settings(settings.loss_bound, settings.window, settings.warm_up)
     server = one_model_server(
-        fleet, settings.model, batch_size=settings.batch_size, epochs=settings.epochs, copies=Adapted.copies
+        fleet,
+        settings.model,
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        upload_groups=settings.upload_groups,
+        copies=Adapted.copies,
     )
     rounds = fleet.schedule.rounds
     local = Adapted(

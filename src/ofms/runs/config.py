@@ -37,12 +37,17 @@ class Network(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Pretraining(msgspec.Struct, forbid_unknown_fields=True):
-    """How an experiment's dictionary is made."""
+    """How an experiment's dictionary is made; `common` holds what its networks share."""
 
     epochs: int
     batch_size: int
-    networks: list[Network]
+    networks: list[dict[str, Any]]
+    common: dict[str, Any] = {}
     seed: int = 0
+
+    def kinds(self) -> list[Network]:
+        """The networks, with what they share filled in."""
+        return [_convert(self.common | network, Network) for network in self.networks]
 
 
 class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -29,19 +30,24 @@ def find_dictionary(experiment: Experiment, config: RunConfig, *, progress: bool
         return Dictionary.read(config.models)
     folder = dictionary_folder(experiment, config.experiment)
     if not folder.exists():
-        require_writable(folder.parent)
-        train_dictionary(experiment, config.experiment, progress=progress).write(folder)
+        train_dictionary(experiment, config.experiment, folder, progress=progress)
     return Dictionary.read(folder)
 
 
-def train_dictionary(experiment: Experiment, name: str, *, workers: int | None = None, progress: bool) -> Dictionary:
-    """Pre-train an experiment's dictionary: every network on every training set of its dataset."""
+def train_dictionary(
+    experiment: Experiment, name: str, folder: Path, *, workers: int | None = None, progress: bool
+) -> None:
+    """Pre-train an experiment's dictionary into a folder: every network on every training set of its dataset.
+
+    Models that are done wait beside it, so that what was interrupted goes on where it stopped.
+    """
+    require_writable(folder.parent)
     plan = experiment.pretraining
     if plan is None:
         raise InvalidInput("experiment", name, "it says nothing on pre-training; give --models DIR")
     if not 0 <= plan.seed < 2**40:
         raise InvalidInput("pretraining.seed", plan.seed, "give a whole number from 0 to 2⁴⁰ - 1")
-    for network in plan.networks:
+    for network in plan.kinds():
         if Path(network.name).name != network.name:
             raise InvalidInput("pretraining.networks.name", network.name, "it names a file; leave out slashes")
     dataset = load_dataset(experiment.dataset)
@@ -60,8 +66,10 @@ def train_dictionary(experiment: Experiment, name: str, *, workers: int | None =
             initialisation=network.initialisation,
         )
         for each in dataset.training_sets(seed=plan.seed)
-        for network in plan.networks
+        for network in plan.kinds()
     ]
-    return pretrain(
-        recipes, task=dataset.task, seed=plan.seed, workers=workers or os.cpu_count() or 1, progress=progress
-    )
+    keep = folder.with_name(f".{folder.name}.partial")
+    pretrain(
+        recipes, task=dataset.task, seed=plan.seed, workers=workers or os.cpu_count() or 1, progress=progress, keep=keep
+    ).write(folder)
+    shutil.rmtree(keep, ignore_errors=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -47,7 +48,7 @@ def simulate(
         A name that `ofms list` shows, or a TOML file: an experiment of one's own, or the `config.toml` of an earlier
         run, which is repeated. Its dataset and sizes hold unless given otherwise.
     policy
-        `ofms-ft` (the default), `mab`, `fed-omd`, `perfedavg`.
+        `ofms-ft` (the default), or another one that `ofms list` shows.
     models
         A dictionary or its folder; by default the experiment's own, which is pre-trained and kept where it is missing.
     stream
@@ -178,10 +179,13 @@ def _run(
             regret = f", regret {new[-1]['regret']:.2f}" if config.hindsight else ""
             bar.set_postfix_str(f"{metric} {new[-1]['mean']:.4f}{regret}", refresh=False)
             bar.update(len(new))
+    clients = measurement.per_client() | {"budget": fleet.budgets}
+    if isinstance(simulation, LoopbackSimulation):
+        clients["seconds"] = np.array([client.seconds for client in simulation.clients])
     result = Result(
         config=config,
         metric=metric,
-        clients=measurement.per_client() | {"budget": fleet.budgets},
+        clients=clients,
         history=measurement.first_clients(),
         lines=lines,
         seconds=time.perf_counter() - started,

@@ -68,35 +68,35 @@ class FusedSimulation:
         client_state, plan = policy.client.plan(client_state, grants)
         expected_vote = policy.expected_vote(client_state, server_state)
 
-        shared = engine.evaluate(span, plan.held, hindsight=self.hindsight)
-        own = shared
+        # What is updated is in the plan, so that fine-tuning need not wait for what the losses teach.
+        evaluation = engine.evaluate(span, plan.held, hindsight=self.hindsight)
         past = adaptation_window(local, self.fleet.schedule, exchange)
+        adapted = None
         if past is not None and isinstance(local, Adapted):
-            own = engine.evaluate_adapted(span, plan.held, past, local.adaptation_rate)
+            adapted = engine.evaluate_adapted(span, plan.held, past, local.adaptation_rate)
+        window = tuning_window_of(local, self.fleet.schedule, exchange)
+        update = None
+        if window is not None and local is not None:
+            update = engine.update(window, plan.pull, local)
 
+        shared = evaluation.result()
+        own = adapted.result() if adapted else shared
         losses = policy_losses(own.losses, plan.held, policy.loss_bound)
         client_state, reports = policy.client.learn(client_state, plan, losses)
-        window = tuning_window_of(local, self.fleet.schedule, exchange)
-        deltas = {}
-        if window is not None and local is not None:
-            deltas = engine.update(window, np.where(reports.updated, plan.pull, 0.0), local)
         server_state, step = policy.server.absorb(server_state, reports)
-        engine.apply(deltas, step)
-
         targets = self.stream.y[:, span[0] : span[1]]
-        return (
-            client_state,
-            server_state,
-            Exchange(
-                index=exchange,
-                span=span,
-                grants=grants,
-                plan=plan,
-                traffic=count_bytes(self.fleet.catalogue, grants, reports, local.copies if local else 1),
-                scores=client_scores(own.outputs, plan.vote, targets, engine.task),
-                losses=shared.losses,
-                model_scores=model_scores(shared.outputs, targets, engine.task),
-                played=np.where(plan.held[:, None], own.losses, shared.losses),
-                expected_vote=expected_vote,
-            ),
+        record = Exchange(
+            index=exchange,
+            span=span,
+            grants=grants,
+            plan=plan,
+            traffic=count_bytes(self.fleet.catalogue, grants, reports, local.copies if local else 1),
+            scores=client_scores(own.outputs, plan.vote, targets, engine.task),
+            losses=shared.losses,
+            model_scores=model_scores(shared.outputs, targets, engine.task),
+            played=np.where(plan.held[:, None], own.losses, shared.losses),
+            expected_vote=expected_vote,
         )
+        if update:
+            engine.apply(update.result(), step)
+        return client_state, server_state, record

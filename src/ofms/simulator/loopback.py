@@ -6,8 +6,11 @@ It is the oracle for the fused simulator, and the rehearsal for a deployment: a 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +26,7 @@ from ofms.core.schedule import Schedule, Window
 from ofms.core.typing import AnyArray, Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary, Model, Task
-from ofms.models.threads import one_thread_a_worker
+from ofms.models.speed import one_thread_a_worker
 from ofms.policies.protocol import (
     Adapted,
     Fleet,
@@ -41,11 +44,29 @@ from ofms.simulator.exchange import (
 )
 
 Tensors = dict[str, torch.Tensor]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _timed(
+    method: Callable[Concatenate[LoopbackClient, P], R],
+) -> Callable[Concatenate[LoopbackClient, P], R]:
+    """Count what a client's method takes of its thread's processor time."""
+
+    @wraps(method)
+    def counted(client: LoopbackClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        began = time.thread_time()
+        try:
+            return method(client, *args, **kwargs)
+        finally:
+            client.seconds += time.thread_time() - began
+
+    return counted
 
 
 @dataclass(eq=False)
 class LoopbackClient:
-    """A device: its state, its samples, and the parameters that it was sent and still holds."""
+    """A device: its state, its samples, the parameters that it was sent and still holds, and its processor time."""
 
     policy: Policy
     schedule: Schedule
@@ -56,11 +77,14 @@ class LoopbackClient:
     y: torch.Tensor
     state: object
     store: dict[int, Tensors] = field(default_factory=dict)
+    seconds: float = 0.0
 
+    @_timed
     def request(self, draws: Draws) -> Requests:
         self.state, requests = self.policy.client.request(self.state, draws)
         return requests
 
+    @_timed
     def receive(self, grants: Grants, sent: dict[int, Tensors]) -> Plan:
         """Keep what is granted, let the rest go."""
         self.state, plan = self.policy.client.plan(self.state, grants)
@@ -71,6 +95,7 @@ class LoopbackClient:
             raise AssertionError(f"granted {sorted(held)}, has {sorted(self.store)}")
         return plan
 
+    @_timed
     def predict(self, exchange: int) -> tuple[AnyArray, Floats]:
         """[n, K, C] outputs and [n, K] losses of what it holds, NaN for the rest, sample by sample."""
         first, stop = self.schedule.span(exchange)
@@ -88,10 +113,12 @@ class LoopbackClient:
             table[:, model] = output.numpy()
         return table, losses
 
+    @_timed
     def learn(self, plan: Plan, losses: Floats) -> Reports:
         self.state, reports = self.policy.client.learn(self.state, plan, losses)
         return reports
 
+    @_timed
     def fine_tune(self, window: Window, plan: Plan, reports: Reports, local: LocalUpdate) -> dict[int, Tensors]:
         """The weighted updates that it uploads."""
         return {

@@ -23,7 +23,7 @@ class Result:
         `accuracy` or `mse`.
     clients
         Arrays with a leading client axis: `score` (the metric), `regret`, `model_score`, `down`, `up`, `most_held`,
-        `held_share`, `vote_share`.
+        `held_share`, `vote_share`, `budget`; on the loopback `seconds`, the processor time of each.
     history
         Round by round, for the first clients only: `score`, `regret`, `probability`, `held`, `vote`.
     lines

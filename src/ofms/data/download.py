@@ -1,0 +1,113 @@
+"""Fetching what a dataset needs from its own host: whole and checked, or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ofms.core.errors import InvalidInput
+from ofms.core.files import require_writable, write_whole
+from ofms.data.folder import cache_folder, data_folder, md5_of, require_file
+
+_SECONDS_WITHOUT_AN_ANSWER = 60
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file on the web; `md5` is None where its host publishes none and packs it anew."""
+
+    url: str
+    md5: str | None = None
+
+    def fetch(self) -> bytes:
+        """The file's bytes, from the cache where they are there already and whole."""
+        try:
+            import pooch
+        except ImportError:
+            raise InvalidInput("data", self.url, "fetching it needs pooch: pip install 'ofms[experiments]'") from None
+        pooch.get_logger().setLevel("ERROR")
+        folder = cache_folder() / "downloads"
+        require_writable(folder)
+        try:
+            path = pooch.retrieve(
+                self.url,
+                known_hash=None if self.md5 is None else f"md5:{self.md5}",
+                fname=self.url.rpartition("/")[2],
+                path=folder,
+                downloader=pooch.HTTPDownloader(progressbar=True, timeout=_SECONDS_WITHOUT_AN_ANSWER),
+            )
+        except ValueError:
+            raise InvalidInput("data", self.url, f"what came is not the published file (MD5 {self.md5})") from None
+        except OSError as error:
+            # The libraries below wrap the reason in many words; the last part says it.
+            reason = str(error).rpartition(": ")[2].strip("()'\"") or type(error).__name__
+            raise InvalidInput(
+                "data", self.url, f"it cannot be fetched ({reason}); put the files into {data_folder()} by hand"
+            ) from None
+        return Path(path).read_bytes()
+
+
+def fetch_files(folder: Path, files: Mapping[str, str | None], sources: Callable[[], Mapping[str, bytes]]) -> None:
+    """Put the files that are missing or not whole into `folder`.
+
+    Parameters
+    ----------
+    files
+        The MD5 of each file by its path in `folder`; None where none is published.
+    sources
+        Fetches and unpacks: the content of each file.
+    """
+    missing = [name for name, md5 in files.items() if not _is_whole(folder / name, md5)]
+    if not missing:
+        return
+    contents = sources()
+    for name in missing:
+        if name not in contents:
+            raise InvalidInput("data", name, "the archive that was fetched does not hold it; its host changed it")
+        require_file(folder / name, files[name], contents[name])
+    for name in missing:
+        require_writable((folder / name).parent)
+        write_whole(folder / name, contents[name])
+
+
+def ungzip(content: bytes, source: str) -> bytes:
+    """The one file in a gzip archive."""
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInput("data", source, f"it is not a whole gzip archive ({error}); fetch it again") from None
+
+
+def untar(content: bytes, source: str) -> dict[str, bytes]:
+    """The files in a tar archive by their paths in it."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            members = [member for member in archive.getmembers() if member.isfile()]
+            return {member.name: file.read() for member in members if (file := archive.extractfile(member))}
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise InvalidInput("data", source, f"it is not a whole tar archive ({error}); fetch it again") from None
+
+
+def unzip(content: bytes, source: str) -> dict[str, bytes]:
+    """The files in a zip archive, and in archives inside it, by their bare names."""
+    files: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for name in archive.namelist():
+                if name.endswith(".zip"):
+                    files |= unzip(archive.read(name), f"{source}, {name}")
+                elif not name.endswith("/"):
+                    files[Path(name).name] = archive.read(name)
+    except (OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise InvalidInput("data", source, f"it is not a whole zip archive ({error}); fetch it again") from None
+    return files
+
+
+def _is_whole(path: Path, md5: str | None) -> bool:
+    return path.is_file() and (md5 is None or md5_of(path.read_bytes()) == md5)

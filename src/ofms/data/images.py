@@ -1,0 +1,93 @@
+"""Test images handed out to clients so that each sees mostly one class, none of them twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ofms.core.errors import InvalidInput
+from ofms.core.typing import AnyArray, Integers
+from ofms.data.partition import biased_sample, random_generator, shuffled
+from ofms.data.stream import Stream, TrainingSet
+
+Pixels = npt.NDArray[np.uint8]
+
+CLIENTS, ROUNDS, CLASSES = 50, 200, 10
+_CLIENTS_A_CLASS = CLIENTS // CLASSES
+_STREAM, _TRAINING = 1, 2
+
+
+def image_stream(
+    images: Pixels, labels: Integers, *, majority: int, others: int, clients: int, rounds: int, seed: int, name: str
+) -> Stream:
+    """The paper's partition of a test set of 10,000 images over 50 clients of 200; a smaller run sees a part of it."""
+    if clients > CLIENTS or rounds > ROUNDS:
+        raise InvalidInput(
+            "clients × rounds",
+            f"{clients} × {rounds}",
+            f"{name}'s test images go to {CLIENTS} clients for {ROUNDS} rounds; ask for at most that",
+        )
+    generator = random_generator(seed, _STREAM)
+    drawn = partition_classes(labels, majority=majority, others=others, generator=generator)[:clients, :rounds]
+    return Stream(scaled(images[drawn]), labels[drawn], "classification")
+
+
+def partition_classes(labels: Integers, *, majority: int, others: int, generator: np.random.Generator) -> Integers:
+    """[50, 200] indices of samples, each of them once.
+
+    Client i's own class is i mod 10. It gets up to `majority` samples of it, fewer where the class is too small to
+    leave `others` to every other client, at least `others` of each other class, and the rest of whatever is left.
+
+    Examples
+    --------
+    >>> labels = np.arange(10_000) % 10
+    >>> drawn = partition_classes(labels, majority=155, others=5, generator=random_generator(0, 0))
+    >>> np.bincount(labels[drawn[3]]).tolist()
+    [5, 5, 5, 155, 5, 5, 5, 5, 5, 5]
+    >>> np.unique(drawn).size
+    10000
+    """
+    counts = _class_counts(np.bincount(labels, minlength=CLASSES), majority, others)
+    members = []
+    for each in range(CLASSES):
+        own = np.flatnonzero(labels == each)
+        members.append(np.split(own[shuffled(own.size, generator)], np.cumsum(counts[:, each])))
+    drawn = np.stack([np.concatenate([parts[client] for parts in members]) for client in range(CLIENTS)])
+    return np.stack([row[shuffled(ROUNDS, generator)] for row in drawn])
+
+
+def _class_counts(available: Integers, majority: int, others: int) -> Integers:
+    """[50, 10] how many samples of each class every client gets."""
+    own = np.arange(CLIENTS) % CLASSES
+    least = others * (CLIENTS - _CLIENTS_A_CLASS)
+    of_own = np.minimum(majority, (available - least) // _CLIENTS_A_CLASS)
+    counts = np.full((CLIENTS, CLASSES), others)
+    counts[np.arange(CLIENTS), own] = of_own[own]
+    left, wanted = available - counts.sum(axis=0), ROUNDS - counts.sum(axis=1)
+    if left.min() < 0 or wanted.min() < 0 or left.sum() < wanted.sum():
+        raise InvalidInput("labels", available.tolist(), "the classes are too uneven for the paper's partition")
+    # From the fullest class, to the client that lacks most: so nobody is left with nothing but its own class.
+    while wanted.any():
+        client = int(np.argmax(wanted))
+        each = int(np.argmax(np.where(np.arange(CLASSES) == own[client], -1, left)))
+        counts[client, each] += 1
+        wanted[client] -= 1
+        left[each] -= 1
+    return counts
+
+
+def image_training_sets(
+    images: Pixels, labels: Integers, *, own_count: int, other_count: int, seed: int
+) -> list[TrainingSet]:
+    """One training set a class, with few samples of the others."""
+    generator = random_generator(seed, _TRAINING)
+    sets = []
+    for each in range(CLASSES):
+        chosen = biased_sample(labels, own=each, own_count=own_count, other_count=other_count, generator=generator)
+        sets.append(TrainingSet(f"class{each}", scaled(images[chosen]), labels[chosen]))
+    return sets
+
+
+def scaled(pixels: AnyArray) -> npt.NDArray[np.float32]:
+    """Pixels between 0 and 1."""
+    return np.divide(pixels, 255, dtype=np.float32)

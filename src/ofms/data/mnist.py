@@ -1,0 +1,89 @@
+"""MNIST: 70,000 handwritten digits of 28×28 pixels.
+
+The paper's partition: the 10,000 test images over 50 clients, five for each digit, with 133 to 140 images of it and at
+least 5 of each other one. Models are pre-trained on up to 6,000 images of one digit and 100 of each other.
+
+References
+----------
+Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, "Gradient-based learning applied to document recognition", Proc. IEEE, 1998.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ofms.core.errors import InvalidInput
+from ofms.core.typing import AnyArray, Integers
+from ofms.data.download import Remote, fetch_files, ungzip
+from ofms.data.folder import data_folder, read_file, require_files
+from ofms.data.images import Pixels, image_stream, image_training_sets
+from ofms.data.stream import Stream, Task, TrainingSet
+
+FILES: dict[str, str | None] = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+# Where PyTorch keeps the files, since their first host is gone.
+_HOST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_PACKED = {
+    "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+_UNSIGNED_BYTES = 8
+
+
+class Mnist:
+    """The dataset."""
+
+    name = "mnist"
+    task: Task = "classification"
+    summary = "70,000 handwritten digits of 28×28 pixels"
+
+    def fetch(self) -> None:
+        fetch_files(data_folder() / self.name, FILES, _download)
+
+    def check(self) -> str:
+        folder = data_folder() / self.name
+        require_files(folder, FILES, self.name)
+        return f"mnist: {len(FILES)} files in {folder}"
+
+    def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
+        images, labels = _read("t10k")
+        return image_stream(
+            images, labels, majority=140, others=5, clients=clients, rounds=rounds, seed=seed, name="MNIST"
+        )
+
+    def training_sets(self, *, seed: int) -> list[TrainingSet]:
+        images, labels = _read("train")
+        return image_training_sets(images, labels, own_count=6000, other_count=100, seed=seed)
+
+
+def _download() -> dict[str, bytes]:
+    return {name: ungzip(Remote(f"{_HOST}{name}.gz", md5).fetch(), f"{name}.gz") for name, md5 in _PACKED.items()}
+
+
+def _read(part: str) -> tuple[Pixels, Integers]:
+    images, labels = _read_idx(f"{part}-images-idx3-ubyte", 3), _read_idx(f"{part}-labels-idx1-ubyte", 1)
+    if len(images) != len(labels):
+        raise InvalidInput("mnist", part, f"{len(images)} images and {len(labels)} labels do not fit; fetch it again")
+    return images[:, None], labels.astype(np.int64)
+
+
+def _read_idx(name: str, dimensions: int) -> AnyArray:
+    """An array of bytes in the IDX format: two zeros, the type, the number of dimensions, their sizes, the bytes."""
+    path = data_folder() / "mnist" / name
+    content = read_file(path, "mnist")
+    start = 4 + 4 * dimensions
+    shape = [int(size) for size in np.frombuffer(content[4:start], dtype=">u4")] if len(content) >= start else []
+    if content[:4] != bytes([0, 0, _UNSIGNED_BYTES, dimensions]) or len(content) != start + math.prod(shape):
+        raise InvalidInput("file", path, "it is not a whole IDX file; remove it and fetch it with 'ofms data mnist'")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+dataset = Mnist()

@@ -1,0 +1,53 @@
+"""Rows measured at sites: clients in the order of time at some sites, models trained at others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ofms.core.errors import InvalidInput
+from ofms.core.typing import Floats
+from ofms.data.stream import Stream, TrainingSet
+
+Rows = tuple[Floats, Floats]
+
+ROWS_SEEN_AT_A_SITE = 10_000
+
+
+def rows_needed(clients: int, rounds: int) -> int:
+    """How many rows of each of the two sites to read: those of the paper's size at least, for equal scaling."""
+    return max(-(-clients // 2) * rounds, ROWS_SEEN_AT_A_SITE)
+
+
+def site_stream(sites: dict[str, Rows], *, clients: int, rounds: int) -> Stream:
+    """Half of the clients at each of two sites; client i of a site sees its rows from i · rounds on.
+
+    Feature vectors are divided by their largest Euclidean norm, targets scaled to [0, 1], both over all given rows.
+    """
+    at_first = -(-clients // 2)
+    scaled = _scaled(list(sites.values()))
+    x, y = [], []
+    for name, count, (features, targets) in zip(sites, (at_first, clients - at_first), scaled, strict=True):
+        if len(features) < at_first * rounds:
+            raise InvalidInput(
+                "rounds × clients",
+                f"{rounds} × {clients}",
+                f"{name} has {len(features):,} complete rows; ask for fewer",
+            )
+        x.append(features[: count * rounds].reshape(count, rounds, -1))
+        y.append(targets[: count * rounds].reshape(count, rounds))
+    return Stream(np.concatenate(x).astype(np.float32), np.concatenate(y).astype(np.float32), "regression")
+
+
+def site_training_sets(sites: dict[str, Rows]) -> list[TrainingSet]:
+    """One training set a site, scaled alike."""
+    return [
+        TrainingSet(name.lower(), x.astype(np.float32), y.astype(np.float32))
+        for name, (x, y) in zip(sites, _scaled(list(sites.values())), strict=True)
+    ]
+
+
+def _scaled(sites: list[Rows]) -> list[Rows]:
+    longest = max(float(np.linalg.norm(features, axis=1).max()) for features, _ in sites)
+    low = min(float(targets.min()) for _, targets in sites)
+    high = max(float(targets.max()) for _, targets in sites)
+    return [(features / longest, (targets - low) / (high - low)) for features, targets in sites]

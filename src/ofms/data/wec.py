@@ -1,0 +1,82 @@
+"""WEC: the power of farms of sixteen wave energy converters off four Australian sites (UCI 494).
+
+A row holds the sixteen x coordinates, the sixteen y coordinates, the sixteen powers and the total power, which is the
+target. Models are pre-trained on Sydney and Tasmania; clients see Adelaide and Perth, in the order of the rows.
+
+References
+----------
+M. Neshat et al., "A detailed comparison of meta-heuristic methods for optimising wave energy converter placements",
+GECCO 2018.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+from ofms.core.errors import InvalidInput
+from ofms.core.typing import Floats
+from ofms.data.download import Remote, fetch_files, unzip
+from ofms.data.folder import data_folder, read_file
+from ofms.data.sites import Rows, rows_needed, site_stream, site_training_sets
+from ofms.data.stream import Stream, Task, TrainingSet
+
+TEST_SITES = ("Adelaide", "Perth")
+TRAINING_SITES = ("Sydney", "Tasmania")
+COLUMNS = 49
+ROWS_TRAINED_AT_A_SITE = 70_000
+# No checksums are published: what is checked is the form.
+FILES: dict[str, str | None] = {f"{site}_Data.csv": None for site in (*TEST_SITES, *TRAINING_SITES)}
+_ARCHIVE = Remote("https://archive.ics.uci.edu/static/public/494/wave+energy+converters.zip")
+
+
+class Wec:
+    """The dataset."""
+
+    name = "wec"
+    task: Task = "regression"
+    summary = "farms of sixteen wave energy converters at four sites, predicting their total power"
+
+    def fetch(self) -> None:
+        fetch_files(data_folder() / self.name, FILES, lambda: unzip(_ARCHIVE.fetch(), _ARCHIVE.url))
+
+    def check(self) -> str:
+        rows = [len(_read_site(site, None)[0]) for site in (*TEST_SITES, *TRAINING_SITES)]
+        return f"wec: {len(rows)} sites of {min(rows):,} rows or more in {data_folder() / self.name}"
+
+    def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
+        needed = rows_needed(clients, rounds)
+        return site_stream({site: _read_site(site, needed) for site in TEST_SITES}, clients=clients, rounds=rounds)
+
+    def training_sets(self, *, seed: int) -> list[TrainingSet]:
+        return site_training_sets({site: _read_site(site, ROWS_TRAINED_AT_A_SITE) for site in TRAINING_SITES})
+
+
+def split_columns(table: Floats) -> Rows:
+    """Features and target of rows in the dataset's format."""
+    return table[:, :-1], table[:, -1]
+
+
+def _read_site(site: str, rows: int | None) -> Rows:
+    try:
+        import pandas
+    except ImportError:
+        raise InvalidInput("dataset", "wec", "reading it needs pandas: pip install 'ofms[experiments]'") from None
+    path = data_folder() / "wec" / f"{site}_Data.csv"
+    content = read_file(path, "wec")
+    try:
+        table = pandas.read_csv(io.BytesIO(content), header=None, nrows=rows)
+        values = table.to_numpy(dtype=np.float64)
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput("file", path, f"it is not a table of numbers ({reason}); fetch it again") from None
+    if values.shape[1] != COLUMNS:
+        raise InvalidInput("file", path, f"it has {values.shape[1]} columns, not {COLUMNS}; fetch it again")
+    if not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise InvalidInput("file", path, f"row {row + 1} lacks a number; fetch it again")
+    return split_columns(values)
+
+
+dataset = Wec()

@@ -1,0 +1,86 @@
+"""Subsets of models that fit a memory: random ones, the first ones, or those that are named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ofms.core.draws import Draws, Purpose
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Catalogue
+from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.one_model import find_model
+
+Subset = str | Sequence[int | str]
+
+
+def fill_budgets(priority: Floats, storage: Integers, budgets: Integers) -> Flags:
+    """[N, K] what fits: models by increasing [N, K] priority, each taken where there is still room for it.
+
+    With equal costs and random priorities every subset of the size that fits is as likely as any other.
+
+    >>> fill_budgets(np.array([[0.3, 0.1, 0.2]]), np.array([2, 3, 2]), np.array([5])).tolist()
+    [[False, True, True]]
+    """
+    held = np.zeros(priority.shape, dtype=np.bool_)
+    room = budgets.copy()
+    clients = np.arange(budgets.size)
+    for model in np.argsort(priority, axis=1, kind="stable").T:
+        fits = storage[model] <= room
+        held[clients, model] = fits
+        room -= np.where(fits, storage[model], 0)
+    return held
+
+
+def random_subset(storage: Integers, budgets: Integers, draws: Draws, clients: Integers) -> Flags:
+    """[N, K] a random subset for each client, the same in whichever exchange it is drawn."""
+    return fill_budgets(Draws(draws.seed, 0).table(Purpose.SUBSET, clients, storage.size), storage, budgets)
+
+
+def settled_subset(subset: Subset, catalogue: Catalogue, budgets: Integers) -> Flags | None:
+    """[N, K] a subset that needs no draw: the `first` models that fit, or those of a list; None for a random one."""
+    shape = (budgets.size, len(catalogue))
+    if subset == "random":
+        return None
+    if subset == "first":
+        order = np.broadcast_to(np.arange(len(catalogue), dtype=np.float64), shape)
+        return fill_budgets(order, catalogue.storage, budgets)
+    return np.broadcast_to(named_subset(subset, catalogue), shape).copy()
+
+
+def named_subset(subset: Subset, catalogue: Catalogue) -> Flags:
+    """[K] flags of the models in a list."""
+    named = np.zeros(len(catalogue), dtype=np.bool_)
+    named[[find_model(catalogue, model) for model in subset]] = True
+    return named
+
+
+def most_upload(catalogue: Catalogue, budget: int) -> int:
+    """No subset that fits takes more upload: models by their upload a byte of memory, the last one in part.
+
+    >>> most_upload(Catalogue(("a", "b"), np.array([4, 4]), np.array([4, 2]), np.zeros(2, dtype=np.int64)), 6)
+    5
+    """
+    room, total = budget, 0.0
+    for model in np.argsort(-catalogue.upload / catalogue.storage, kind="stable").tolist():
+        part = min(1.0, room / int(catalogue.storage[model]))
+        total += part * int(catalogue.upload[model])
+        room = max(0, room - int(catalogue.storage[model]))
+    return math.floor(total)
+
+
+def require_subset(subset: Subset, catalogue: Catalogue, budgets: Integers) -> None:
+    """Refuse a subset that is empty, unknown, or too large for somebody's memory."""
+    if isinstance(subset, str):
+        if subset not in ("random", "first"):
+            raise InvalidInput("subset", subset, "give 'random', 'first', or a list of models by name or index")
+        return
+    if len(subset) == 0:
+        raise InvalidInput("subset", list(subset), "name at least one model")
+    needed = int(catalogue.storage[named_subset(subset, catalogue)].sum())
+    if needed > budgets.min():
+        raise InvalidInput(
+            "subset", list(subset), f"it takes {needed} bytes and a client has {int(budgets.min())}; name fewer models"
+        )

@@ -1,0 +1,225 @@
+"""Cells: one run each, kept as JSON under the key of its configuration, so that it is never run twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from tqdm import tqdm
+
+from ofms import __version__
+from ofms.core.errors import InvalidInput
+from ofms.core.files import require_writable, write_whole
+from ofms.data import load_dataset
+from ofms.models.dictionary import Dictionary
+from ofms.runs.config import Experiment, RunConfig, load_experiment, resolve
+from ofms.runs.dictionaries import find_dictionary
+from ofms.simulator.api import simulate
+from ofms.simulator.result import Result
+
+# What is kept of a run round by round: enough for the figures.
+_OVER_ROUNDS = ("mean", "score", "regret", "down", "up", "groups")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: an experiment, a policy, a seed, and what differs from the experiment's own settings."""
+
+    experiment: str
+    policy: str = "ofms-ft"
+    seed: int = 0
+    given: Mapping[str, Any] = field(default_factory=dict)
+    loopback: bool = False
+
+    def command(self, models: str | None = None) -> str:
+        """The command that runs it alone."""
+        parts = ["ofms run", self.experiment, f"--policy {self.policy}", f"--seed {self.seed}"]
+        for name, value in self.given.items():
+            option = name in ("preset", "budget", "bandwidth", "clients", "rounds")
+            parts.append(f"--{name} {value}" if option else f"--set {name}={_toml(value)}")
+        parts += [f"--models {models}"] if models else []
+        return " ".join([*parts, "--loopback"] if self.loopback else parts)
+
+
+class Record(msgspec.Struct, kw_only=True, frozen=True):
+    """What a cell came to."""
+
+    format: Literal["ofms-cell/1"] = "ofms-cell/1"
+    config: RunConfig
+    loopback: bool
+    command: str
+    revision: str
+    metric: str
+    scores: list[float]
+    regret: list[float]
+    best_in_hindsight: float
+    random_model: float
+    bound: float | None
+    not_covered: str
+    over_rounds: dict[str, list[float]]
+    regret_quantiles: list[list[float]]
+    bytes_down: int
+    bytes_up: int
+    most_bytes_held: int
+    client_seconds: float | None
+    seconds: float
+    version: str
+    machine: str
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.scores))
+
+    @property
+    def std(self) -> float:
+        """Over clients, as in the paper's tables."""
+        return float(np.std(self.scores))
+
+
+class CellStore:
+    """Runs cells, and keeps them in a folder.
+
+    Parameters
+    ----------
+    models
+        The folder of a dictionary for each experiment that does not take its own pre-trained one.
+    prepare
+        Changes an experiment before its cells are run: a quick reproduction pre-trains less.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        models: Mapping[str, str] | None = None,
+        prepare: Callable[[Experiment], Experiment] = lambda experiment: experiment,
+        workers: int | None = None,
+        progress: bool = True,
+    ) -> None:
+        self.folder, self.models, self.workers, self.progress = folder, dict(models or {}), workers, progress
+        self._prepare = prepare
+        self._dictionaries: dict[str, tuple[Dictionary, str]] = {}
+
+    def records(self, cells: Iterable[Cell]) -> list[Record]:
+        """The records of cells, in their order; those that are missing are run."""
+        cells = list(cells)
+        missing = [cell for cell in cells if self.find(cell) is None]
+        if missing:
+            require_writable(self.folder)
+        with tqdm(
+            total=len(missing), desc="cells", unit="cell", disable=None if self.progress and missing else True
+        ) as bar:
+            for cell in missing:
+                bar.set_postfix_str(f"{cell.experiment} {cell.policy} seed {cell.seed}")
+                self._run(cell)
+                bar.update()
+        found = [self.find(cell) for cell in cells]
+        return [record for record in found if record is not None]
+
+    def find(self, cell: Cell) -> Record | None:
+        """A cell's record, if it was run before."""
+        path = self._path(cell)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(content, type=Record)
+        except msgspec.DecodeError as error:
+            raise InvalidInput("cell", path, f"it is damaged ({error}); remove it to run it again") from None
+
+    def config(self, cell: Cell) -> RunConfig:
+        """The resolved configuration of a cell, with the dictionary's folder left out."""
+        experiment = load_experiment(cell.experiment)
+        task = load_dataset(experiment.dataset).task
+        given = {"history": 0, "seed": cell.seed} | dict(cell.given)
+        return resolve(experiment, cell.experiment, task=task, policy=cell.policy, given=given)
+
+    def dictionary(self, experiment: str) -> tuple[Dictionary, str]:
+        """An experiment's dictionary and its revision; pre-trained where it is missing."""
+        if experiment not in self._dictionaries:
+            loaded = self._prepare(load_experiment(experiment))
+            config = self.config(Cell(experiment))
+            config = msgspec.structs.replace(config, models=self.models.get(experiment, config.models))
+            dictionary = find_dictionary(loaded, config, progress=self.progress)
+            self._dictionaries[experiment] = dictionary, dictionary.revision()
+        return self._dictionaries[experiment]
+
+    def _path(self, cell: Cell) -> Path:
+        made = [msgspec.to_builtins(self.config(cell)), self.dictionary(cell.experiment)[1], cell.loopback]
+        key = hashlib.sha256(msgspec.json.encode(made, order="deterministic")).hexdigest()[:12]
+        return self.folder / f"{cell.experiment}-{cell.policy}-seed{cell.seed}-{key}.json"
+
+    def _run(self, cell: Cell) -> None:
+        dictionary, revision = self.dictionary(cell.experiment)
+        result = simulate(
+            cell.experiment,
+            policy=cell.policy,
+            models=dictionary,
+            loopback=cell.loopback,
+            workers=self.workers,
+            progress=self.progress,
+            **({"history": 0, "seed": cell.seed} | dict(cell.given)),
+        )
+        label = "DIR" if cell.experiment in self.models else None
+        record = _record(cell, self.config(cell), result, revision, cell.command(label))
+        write_whole(self._path(cell), msgspec.json.format(msgspec.json.encode(record), indent=0) + b"\n")
+
+
+def _record(cell: Cell, config: RunConfig, result: Result, revision: str, command: str) -> Record:
+    best, random, regret = result.best_in_hindsight, result.random_model, result.regret
+    if best is None or random is None or regret is None:
+        raise InvalidInput("hindsight", False, "a cell reports regret; leave it on")
+    seconds = result.clients.get("seconds")
+    return Record(
+        config=config,
+        loopback=cell.loopback,
+        command=command,
+        revision=revision,
+        metric=result.metric,
+        scores=_rounded(result.score),
+        regret=_rounded(regret),
+        best_in_hindsight=float(best.mean()),
+        random_model=float(random.mean()),
+        bound=None if result.bound is None else float(result.bound.mean()),
+        not_covered=result.not_covered,
+        over_rounds={name: _rounded(result.over_rounds(name)) for name in _OVER_ROUNDS},
+        regret_quantiles=[_rounded(line["regret_quantiles"]) for line in result.lines],
+        bytes_down=int(result.clients["down"].sum()),
+        bytes_up=int(result.clients["up"].sum()),
+        most_bytes_held=int(result.clients["most_held"].max()),
+        client_seconds=None if seconds is None else float(seconds.mean()),
+        seconds=round(result.seconds, 1),
+        version=__version__,
+        machine=machine(),
+    )
+
+
+def machine() -> str:
+    """What a run was measured on, in one line."""
+    return f"{os.cpu_count()} cores of {_processor()}, Python {platform.python_version()}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _rounded(values: Iterable[float]) -> list[float]:
+    """Seven digits: more than any table shows, and small files."""
+    return [float(f"{value:.7g}") for value in values]
+
+
+def _toml(value: object) -> str:
+    return f"'{msgspec.json.encode(value).decode()}'" if isinstance(value, list) else str(value)
