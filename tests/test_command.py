@@ -181,7 +181,7 @@ BAD_DICTIONARIES = {
 BAD_ARGUMENTS = {
     "budget under (a2)": (("--budget", "1.2"), "budget = "),
     "bandwidth too small": (("--bandwidth", "1kB"), "bandwidth = 1000 bytes: a client may have to upload"),
-    "unknown experiment": (("nowhere",), "experiment = nowhere: use one of air, digits"),
+    "unknown experiment": (("nowhere",), "experiment = nowhere: use one of air, cifar10, digits"),
     "unknown policy": (("--policy", "oracle"), "'oracle' is not one of"),
     "unknown preset": (("--preset", "fancy"), "preset = fancy"),
     "unknown setting": (("--set", "colour=1"), "set = colour"),

@@ -163,6 +163,104 @@ def _draw(folder: Path, result: Result) -> None:
 
 @cli.command()
 @click.argument("experiment")
+@click.option("--policy", "policies", type=click.Choice(list(POLICIES)), multiple=True, help="All of them by default.")
+@click.option("--seeds", type=click.IntRange(1), help="How many, from 0 on; 5 by default, 1 for mnist and cifar10.")
+@_setting_options
+@click.option(
+    "--out", type=click.Path(), default="results", show_default=True, metavar="DIR", help="Where cells are kept."
+)
+@click.option("--workers", type=int, help="Threads; one for each core by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
+def compare(
+    experiment: str,
+    policies: tuple[str, ...],
+    seeds: int | None,
+    models: str | None,
+    settings: dict[str, Any],
+    out: str,
+    workers: int | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """All policies side by side on one experiment, over several seeds, beside the paper's figures.
+
+    What is finished is kept in the folder and not run again.
+    """
+    from pathlib import Path
+
+    from ofms.reproduction.cells import CellStore
+    from ofms.reproduction.page import write_section
+    from ofms.reproduction.targets import POLICIES as SHOWN
+    from ofms.reproduction.targets import Bench, Size, comparison
+
+    _require_workers(workers)
+    store = CellStore(
+        Path(out) / "cells", models={} if models is None else {experiment: models}, workers=workers, progress=True
+    )
+    bench = Bench(store, [experiment], Size(seeds=seeds))
+    section = comparison(bench, policies or SHOWN, **(_given(given) | settings))
+    for table in section.tables:
+        click.echo(table.text() + "\n")
+    folder = Path(out) / f"compare-{Path(experiment).stem}"
+    write_section(section, folder)
+    click.echo(f"tables in {folder}; cells in {store.folder}")
+    if as_json:
+        _print_json({"experiment": experiment, "runs": section.tables[0].data})
+
+
+def _models(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """EXPERIMENT=DIR."""
+    folders = {}
+    for value in values:
+        name, equals, folder = value.partition("=")
+        if not equals or not name or not folder:
+            raise click.BadParameter(f"{value!r} is not EXPERIMENT=DIR")
+        folders[name] = folder
+    return folders
+
+
+@cli.command()
+@click.argument("target", default="all")
+@click.option("--quick", is_flag=True, help="Fewer clients and rounds, hastily pre-trained models: minutes.")
+@click.option("--seeds", type=click.IntRange(1), help="How many, from 0 on; 5 by default, 1 for mnist and cifar10.")
+@click.option("--column", "columns", multiple=True, metavar="EXPERIMENT", help="Some of the datasets; all by default.")
+@click.option("--models", multiple=True, metavar="EXPERIMENT=DIR", callback=_models, help="A dictionary for a dataset.")
+@click.option("--out", type=click.Path(), default="results", show_default=True, metavar="DIR")
+@click.option("--show", is_flag=True, help="Run nothing: show what is finished.")
+@click.option("--workers", type=int, help="Threads; one for each core by default.")
+def reproduce(
+    target: str,
+    quick: bool,
+    seeds: int | None,
+    columns: tuple[str, ...],
+    models: dict[str, str],
+    out: str,
+    show: bool,
+    workers: int | None,
+) -> None:
+    """The paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; what it lacks: gain,
+    interval, bandwidth, server, choices; or all.
+
+    Finished cells are kept in the folder: what was interrupted goes on where it stopped.
+    """
+    from ofms.reproduction.page import reproduce_targets
+
+    _require_workers(workers)
+    reproduce_targets(
+        target,
+        out=out,
+        quick=quick,
+        seeds=seeds,
+        columns=columns,
+        models=models,
+        run=not show,
+        workers=workers,
+        echo=click.echo,
+    )
+
+
+@cli.command()
+@click.argument("experiment")
 @click.option("--out", type=click.Path(), metavar="DIR", help="The dictionary's folder; in the cache by default.")
 @click.option("--workers", type=int)
 def pretrain(experiment: str, out: str | None, workers: int | None) -> None:

@@ -11,7 +11,7 @@ from ofms.core.bounds import server_bound
 from ofms.core.packing import fewest_clusters, partition_models
 from ofms.core.regret import server_regret
 from ofms.policies import ofms_ft
-from tests.convex import Problem, Trace, project, run
+from ofms.reproduction.convex import Problem, Trace, project, run
 from tests.problems import fleet_of, policy_of
 
 CLIENTS, ROUNDS, COSTS = 6, 400, [4, 3, 3, 2, 2, 2]

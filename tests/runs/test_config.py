@@ -84,5 +84,5 @@ def test_experiments_of_ones_own_come_from_a_file(tmp_path: Path) -> None:
         load_experiment(str(path))
     with pytest.raises(InvalidInput, match="experiment"):
         load_experiment(str(tmp_path / "nothing.toml"))
-    with pytest.raises(InvalidInput, match="experiment = nothing: use one of air, digits"):
+    with pytest.raises(InvalidInput, match="experiment = nothing: use one of air, cifar10, digits"):
         load_experiment("nothing")

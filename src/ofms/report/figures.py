@@ -3,46 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ofms.core.errors import InvalidInput
+from ofms.core.typing import Floats
 from ofms.simulator.result import Result
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """[T] something over rounds; [T] its spread over clients; and a bound on its last value, where there are any."""
+
+    label: str
+    values: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+    bound: float | None = None
+
+
 def draw_regret(runs: Sequence[tuple[str, Result]], path: Path) -> None:
     """The average regret of clients over rounds, with its spread, and the bound where it is covered."""
+    curves = []
+    for name, result in runs:
+        rounds = np.arange(1, len(result.lines) + 1)
+        low, _, high = (np.array([line["regret_quantiles"] for line in result.lines]) / rounds[:, None]).T
+        bound = None if result.bound is None else float(result.bound.mean()) / len(rounds)
+        curves.append(Curve(name, result.over_rounds("regret") / rounds, low, high, bound))
+    draw_curves([("", curves)], [path], ylabel="average regret (selection loss)")
+
+
+def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[Path], *, ylabel: str) -> None:
+    """Curves over rounds, panels side by side; a triangle marks a bound on a curve's last value."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InvalidInput("picture", path.name, "it needs matplotlib: pip install 'ofms[experiments]'") from None
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
-    axes = figure.subplots()
-    for (name, result), colour in zip(runs, _COLOURS, strict=False):
-        rounds = np.arange(1, len(result.lines) + 1)
-        low, _, high = (np.array([line["regret_quantiles"] for line in result.lines]) / rounds[:, None]).T
-        axes.plot(rounds, result.over_rounds("regret") / rounds, color=colour, label=name)
-        axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
-        if result.bound is not None:
-            bound = float(result.bound.mean()) / len(rounds)
-            axes.plot(rounds[-1], bound, marker="v", color=colour, clip_on=False)
-            axes.annotate(
-                f"bound at T = {len(rounds)}: {bound:.3f}",
-                (rounds[-1], bound),
-                color=colour,
-                xytext=(-8, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-            )
-    axes.set_xlabel("round")
-    axes.set_ylabel("average regret (selection loss)")
-    axes.set_xlim(0, None)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False, title="mean over clients; band: 10 to 90 % of them", loc="upper right")
-    figure.savefig(path, dpi=160)
+        raise InvalidInput("picture", paths[0].name, "it needs matplotlib: pip install 'ofms[experiments]'") from None
+    figure = Figure(figsize=(6.4 if len(panels) == 1 else 4.8 * len(panels), 4), layout="constrained")
+    for place, (axes, (title, curves)) in enumerate(
+        zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)
+    ):
+        banded = False
+        for number, curve in enumerate(curves):
+            colour = _COLOURS[number % len(_COLOURS)]
+            rounds = np.arange(1, len(curve.values) + 1)
+            axes.plot(rounds, curve.values, color=colour, label=curve.label)
+            if curve.low is not None and curve.high is not None:
+                banded = True
+                axes.fill_between(rounds, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+            if curve.bound is not None:
+                axes.plot(rounds[-1], curve.bound, marker="v", color=colour, clip_on=False)
+                axes.annotate(
+                    f"bound at T = {len(rounds):,}: {curve.bound:.3f}",
+                    (rounds[-1], curve.bound),
+                    color=colour,
+                    xytext=(-8, 0),
+                    textcoords="offset points",
+                    ha="right",
+                    va="center",
+                )
+        axes.set_title(title)
+        axes.set_xlabel("round")
+        if place == 0:
+            axes.set_ylabel(ylabel)
+        axes.set_xlim(0, None)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        if curves:
+            heading = "mean over clients; band: 10 to 90 % of them" if banded else None
+            axes.legend(frameon=False, title=heading, loc="best")
+    for path in paths:
+        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -92,6 +92,8 @@ class CellStore:
         The folder of a dictionary for each experiment that does not take its own pre-trained one.
     prepare
         Changes an experiment before its cells are run: a quick reproduction pre-trains less.
+    run
+        Whether missing cells are run; else they are left out.
     """
 
     def __init__(
@@ -100,17 +102,19 @@ class CellStore:
         *,
         models: Mapping[str, str] | None = None,
         prepare: Callable[[Experiment], Experiment] = lambda experiment: experiment,
+        run: bool = True,
         workers: int | None = None,
         progress: bool = True,
     ) -> None:
         self.folder, self.models, self.workers, self.progress = folder, dict(models or {}), workers, progress
-        self._prepare = prepare
+        self.used: dict[str, Record] = {}
+        self._prepare, self._run_missing = prepare, run
         self._dictionaries: dict[str, tuple[Dictionary, str]] = {}
 
     def records(self, cells: Iterable[Cell]) -> list[Record]:
-        """The records of cells, in their order; those that are missing are run."""
+        """The records of cells, in their order; those that are missing are run, or left out."""
         cells = list(cells)
-        missing = [cell for cell in cells if self.find(cell) is None]
+        missing = [cell for cell in cells if self.find(cell) is None] if self._run_missing else []
         if missing:
             require_writable(self.folder)
         with tqdm(
@@ -120,8 +124,10 @@ class CellStore:
                 bar.set_postfix_str(f"{cell.experiment} {cell.policy} seed {cell.seed}")
                 self._run(cell)
                 bar.update()
-        found = [self.find(cell) for cell in cells]
-        return [record for record in found if record is not None]
+        found = {self._path(cell).name: self.find(cell) for cell in cells}
+        known = {name: record for name, record in found.items() if record is not None}
+        self.used |= known
+        return list(known.values())
 
     def find(self, cell: Cell) -> Record | None:
         """A cell's record, if it was run before."""

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ofms.core.bounds import server_bound
 from ofms.core.draws import Draws
-from ofms.core.regret import ClientRegret
+from ofms.core.packing import fewest_clusters, partition_models
+from ofms.core.regret import ClientRegret, server_regret
 from ofms.core.typing import Floats
 from ofms.policies.protocol import Fleet, GradientStep, Policy
 
@@ -36,12 +38,14 @@ class Problem:
 
     def losses(self, step: int, parameters: Floats) -> Floats:
         """[N, K]."""
-        return np.abs((self.x[:, step] * parameters).sum(axis=-1) - self.y[:, step, None])
+        losses: Floats = np.abs((self.x[:, step] * parameters).sum(axis=-1) - self.y[:, step, None])
+        return losses
 
     def gradients(self, step: int, parameters: Floats) -> Floats:
         """[N, K, 2] subgradients."""
         sign = np.sign((self.x[:, step] * parameters).sum(axis=-1) - self.y[:, step, None])
-        return sign[..., None] * self.x[:, step]
+        slopes: Floats = sign[..., None] * self.x[:, step]
+        return slopes
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +64,14 @@ class Trace:
 
 def project(parameters: Floats) -> Floats:
     """Onto the ball ‖θ‖ ≤ ½."""
-    return parameters / np.maximum(1, 2 * np.linalg.norm(parameters, axis=-1, keepdims=True))
+    inside: Floats = parameters / np.maximum(1, 2 * np.linalg.norm(parameters, axis=-1, keepdims=True))
+    return inside
 
 
 def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected: bool = True) -> Trace:
     """The protocol, exchange by exchange, with this problem's losses and gradient steps."""
-    assert isinstance(policy.local, GradientStep)
+    if not isinstance(policy.local, GradientStep):
+        raise TypeError(f"{policy.name} does not fine-tune by gradient steps")
     clients = fleet.budgets.size
     client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(clients))
     server = policy.server.open(fleet.catalogue, fleet.bandwidth)
@@ -99,3 +105,39 @@ def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected:
         groups.append(grants.groups)
     arrays = {name: np.stack(values) for name, values in history.items()}
     return Trace(**arrays, parameters=np.stack(path), groups=groups, regret=regret.value)
+
+
+@dataclass(frozen=True, eq=False)
+class ServerCurve:
+    """[T] the server's mean regret over models and seeds after each round, and its bound at the end."""
+
+    regret: Floats
+    bound: float
+
+
+def server_curve(fleet: Fleet, policy: Policy, problem: Problem, seeds: int) -> ServerCurve:
+    """The server's regret (10r2) on a convex problem, against the best parameters of a fine grid."""
+    if not isinstance(policy.local, GradientStep):
+        raise TypeError(f"{policy.name} does not fine-tune by gradient steps")
+    traces = [run(policy, fleet, problem, seed) for seed in range(seeds)]
+    table = partition_models(fleet.catalogue.storage, fleet.budgets)
+    mu = [fewest_clusters(fleet.catalogue.storage, budget).upper for budget in fleet.budgets.tolist()]
+    ticks = np.linspace(-0.5, 0.5, 41)
+    grid = project(np.stack(np.meshgrid(ticks, ticks), axis=-1).reshape(-1, 2))
+    curves, bounds = [], []
+    for model in range(len(fleet.catalogue)):
+        fits = np.abs(problem.x[:, :, model] @ grid.T - problem.y[..., None])
+        best = int(fits.sum(axis=(0, 1)).argmin())
+        curves += [server_regret(trace.losses[:, :, model], fits[:, :, best].T) for trace in traces]
+        bounds.append(
+            server_bound(
+                distance=float(np.linalg.norm(problem.start[model] - grid[best])),
+                gradient=1.0,
+                fine_tuning_rate=policy.local.rate,
+                most_groups=max(max(trace.groups) for trace in traces),
+                fewest_clusters=float(np.mean(mu)),
+                most_clusters=float(table.clusters.max(axis=1)[table.kind].mean()),
+                rounds=fleet.schedule.rounds,
+            ).sharp
+        )
+    return ServerCurve(np.mean(curves, axis=0), float(np.mean(bounds)))

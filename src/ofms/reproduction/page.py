@@ -1,0 +1,124 @@
+"""What a reproduction leaves: tables as Markdown, LaTeX and JSON, figures as PNG and SVG, and one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ofms import __version__
+from ofms.core.errors import InvalidInput
+from ofms.core.files import require_writable, write_whole
+from ofms.report.figures import draw_curves
+from ofms.reproduction.cells import CellStore, Record, machine
+from ofms.reproduction.targets import TARGETS, Bench, Section, Size, columns_here
+from ofms.runs.config import Experiment, load_experiment
+
+
+def reproduce_targets(
+    target: str,
+    *,
+    out: str,
+    quick: bool = False,
+    seeds: int | None = None,
+    columns: Sequence[str] = (),
+    models: Mapping[str, str] | None = None,
+    run: bool = True,
+    workers: int | None = None,
+    echo: Callable[[str], None] = print,
+) -> list[Section]:
+    """One target, or `all` of them with a page; every section is shown and written as soon as it is there."""
+    if target != "all" and target not in TARGETS:
+        raise InvalidInput("target", target, f"use one of {', '.join(TARGETS)}, or all")
+    for name in (*columns, *(models or {})):
+        load_experiment(name)
+    folder = Path(out)
+    store = CellStore(
+        folder / "cells", models=models, prepare=_hastily if quick else _as_it_is, run=run, workers=workers
+    )
+    bench = Bench(store, list(columns) or columns_here(), Size(quick=quick, seeds=seeds))
+    sections = []
+    for name in TARGETS if target == "all" else [target]:
+        section = TARGETS[name](bench)
+        sections.append(section)
+        echo(f"\n== {section.title} ==\n{section.text}\n")
+        for table in section.tables:
+            echo(table.text() + "\n")
+        write_section(section, folder)
+    if target == "all":
+        parts = ["ofms reproduce all", *(["--quick"] if quick else []), *([f"--seeds {seeds}"] if seeds else [])]
+        parts += [f"--column {name}" for name in columns] + [f"--models {name}=DIR" for name in models or {}]
+        echo(f"page: {write_page(sections, bench, ' '.join(parts), folder)}")
+    echo(f"tables and figures in {folder}")
+    return sections
+
+
+def _as_it_is(experiment: Experiment) -> Experiment:
+    return experiment
+
+
+def _hastily(experiment: Experiment) -> Experiment:
+    """One epoch of pre-training: for a look, not for figures."""
+    if experiment.pretraining is None:
+        return experiment
+    return msgspec.structs.replace(experiment, pretraining=msgspec.structs.replace(experiment.pretraining, epochs=1))
+
+
+def write_section(section: Section, folder: Path) -> None:
+    """A section's tables and pictures, as files in a folder."""
+    require_writable(folder)
+    for table in section.tables:
+        figures = (
+            table.data if table.data is not None else [dict(zip(table.header, row, strict=True)) for row in table.rows]
+        )
+        for suffix, content in (
+            ("md", f"{table.title}\n\n{table.markdown()}\n"),
+            ("tex", f"{table.latex()}\n"),
+            ("json", msgspec.json.format(msgspec.json.encode(figures), indent=1).decode() + "\n"),
+        ):
+            write_whole(folder / f"{table.name}.{suffix}", content.encode())
+    for figure in section.figures:
+        paths = [folder / f"{figure.name}.png", folder / f"{figure.name}.svg"]
+        draw_curves(figure.panels, paths, ylabel=figure.ylabel)
+
+
+def write_page(sections: Sequence[Section], bench: Bench, command: str, folder: Path) -> Path:
+    """One page with everything, beside the folder that holds its pictures."""
+    page = folder.with_suffix(".md")
+    parts = [
+        "# Results\n",
+        f"Written by `{command}`, ofms {__version__}; nothing on this page is typed by hand. "
+        f"A cell with several seeds shows the mean over them. A dash marks what has not been run.\n",
+    ]
+    for section in sections:
+        parts.append(f"## {section.title}\n\n{section.text}\n")
+        for table in section.tables:
+            parts.append(f"{table.title}.\n\n{table.markdown()}\n")
+        for figure in section.figures:
+            parts.append(f"{figure.title}.\n\n![{figure.title}]({folder.name}/{figure.name}.png)\n")
+    parts.append(_provenance(bench))
+    write_whole(page, "\n".join(parts).encode())
+    return page
+
+
+def _provenance(bench: Bench) -> str:
+    """Every run behind the page: the command that repeats it, what it came to, and how long it took."""
+    records = sorted(bench.store.used.values(), key=lambda record: record.command)
+    lines = ["## Every cell\n"]
+    if not records:
+        return "\n".join([*lines, "None has been run.\n"])
+    revisions = {record.config.experiment: record.revision for record in records}
+    lines.append("Dictionaries (where a command says `--models DIR`, it is one that was given):\n")
+    lines += [f"- {name}: revision `{revision}`" for name, revision in sorted(revisions.items())]
+    lines.append(f"\nMachines: {'; '.join(sorted({record.machine for record in records} or {machine()}))}.\n")
+    lines.append("| command | mean ± std over clients | regret | seconds |\n|---|---:|---:|---:|")
+    lines += [_line(record) for record in records]
+    return "\n".join(lines) + "\n"
+
+
+def _line(record: Record) -> str:
+    factor, unit = (100, " %") if record.metric == "accuracy" else (1000, " ×10⁻³")
+    mean_regret = sum(record.regret) / len(record.regret)
+    figures = f"{factor * record.mean:.2f} ± {factor * record.std:.2f}{unit}"
+    return f"| `{record.command}` | {figures} | {mean_regret:.2f} | {record.seconds:.0f} |"

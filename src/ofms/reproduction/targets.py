@@ -1,0 +1,565 @@
+"""The paper's tables and its figure, and what its readers would ask for next: which cells each of them shows."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Catalogue
+from ofms.core.schedule import Schedule
+from ofms.data import load_dataset
+from ofms.policies.ofms_ft import Settings, build
+from ofms.policies.protocol import Fleet
+from ofms.policies.registry import setting_names
+from ofms.report.documents import Table
+from ofms.report.figures import Curve
+from ofms.reproduction.cells import Cell, CellStore, Record
+from ofms.reproduction.convex import Problem, server_curve
+from ofms.runs.config import RUN_FIELDS
+from ofms.runs.units import human_bytes
+
+POLICIES = {
+    "mab": "MAB",
+    "non-fed-oms": "Non-Fed-OMS",
+    "rms-ft": "RMS-FT",
+    "b-fed-omft": "B-Fed-OMFT",
+    "fed-omd": "Fed-OMD",
+    "perfedavg": "PerFedAvg",
+    "ofms-ft": "OFMS-FT",
+    "budgeted-experts": "budgeted expert advice (not in the paper)",
+}
+TITLES = {
+    "cifar10": "CIFAR-10",
+    "mnist": "MNIST",
+    "air": "Air",
+    "wec": "WEC",
+    "wec-synthetic": "WEC (synthetic)",
+    "digits": "digits",
+}
+BUDGETS = ("2", "5", "10")
+MIXED = ("3:60%,5:40%", "3:50%,5:50%", "3:40%,5:60%")
+FROZEN: dict[str, Any] = {"fine_tuning_rate": 0}
+_IMAGE_SETS = ("mnist", "cifar10")
+_CLIENTS_TIMED = 4
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is run: the paper's size, or a part of it that takes minutes."""
+
+    quick: bool = False
+    seeds: int | None = None
+
+    def given(self, experiment: str) -> dict[str, Any]:
+        """What is smaller than in the paper."""
+        if not self.quick:
+            return {}
+        return {"clients": 10, "rounds": 60} if experiment in _IMAGE_SETS else {"clients": 20, "rounds": 100}
+
+    def seed_range(self, experiment: str) -> range:
+        """Five seeds, one for the large image sets; two of each when quick."""
+        default = 1 if experiment in _IMAGE_SETS else 2 if self.quick else 5
+        return range(default if self.seeds is None else self.seeds)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture to draw: panels side by side, each a title and its curves."""
+
+    name: str
+    title: str
+    panels: Sequence[tuple[str, Sequence[Curve]]]
+    ylabel: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one target comes to."""
+
+    name: str
+    title: str
+    text: str
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where cells come from, for which columns, and how much of them."""
+
+    store: CellStore
+    columns: Sequence[str]
+    size: Size = field(default_factory=Size)
+
+    def runs(self, experiment: str, policy: str = "ofms-ft", **given: Any) -> list[Record]:
+        """The finished runs of a cell of a table, one for each seed."""
+        size = self.size.given(experiment)
+        return self.store.records(
+            Cell(experiment, policy, seed, size | given) for seed in self.size.seed_range(experiment)
+        )
+
+    def regression(self) -> list[str]:
+        return [column for column in self.columns if column not in _IMAGE_SETS]
+
+
+def columns_here() -> list[str]:
+    """The paper's four datasets; synthetic wave farms where the real ones are not there."""
+    try:
+        load_dataset("wec").check()
+    except InvalidInput:
+        return ["cifar10", "mnist", "air", "wec-synthetic"]
+    return ["cifar10", "mnist", "air", "wec"]
+
+
+def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given: Any) -> Section:
+    """table:2: all policies on all datasets; and what they send."""
+    names = list(policies)
+    known = {name: setting_names(name) | RUN_FIELDS for name in names}
+    for key, value in given.items():
+        if not any(key in each for each in known.values()):
+            raise InvalidInput(key, value, f"none of {', '.join(names)} has such a setting")
+    runs = {
+        (name, column): bench.runs(column, name, **{key: value for key, value in given.items() if key in known[name]})
+        for column in bench.columns
+        for name in names
+    }
+    header, rows, bold = [""], [[POLICIES[name]] for name in names], set()
+    for column in bench.columns:
+        published = paper("comparison").get(paper_column(column), {})
+        header += [f"{TITLES.get(column, column)}, {unit(runs_of(runs, column))}", "paper"]
+        figures = {name: summarise(runs[name, column]) for name in names}
+        for name, row in zip(names, rows, strict=True):
+            row += [show(figures[name]), show(published.get(name))]
+        place = best_row([figures[name] for name in names], runs_of(runs, column))
+        if place is not None:
+            bold.add((place, len(header) - 2))
+    for label, key in (
+        ("a uniformly random model", "random_model"),
+        ("the best model in hindsight", "best_in_hindsight"),
+    ):
+        row = [f"{label} (of OFMS-FT's run)"]
+        for column in bench.columns:
+            found = runs.get(("ofms-ft", column), [])
+            row += [f"{scale(found) * np.mean([getattr(run, key) for run in found]):.2f}" if found else "–", ""]
+        rows.append(row)
+    table = Table(
+        "comparison",
+        "Mean ± standard deviation over clients; accuracy in %, squared errors ×10⁻³",
+        header,
+        rows,
+        frozenset(bold),
+        notes=[seeds_note(bench), *synthetic_note(bench.columns)],
+        data=[record_data(record) for records in runs.values() for record in records],
+    )
+    return Section(
+        "comparison",
+        "The comparison",
+        "All policies with the settings of each experiment's file, beside the paper's figures (its table 2).",
+        [table, traffic(bench, runs, names)],
+    )
+
+
+def traffic(bench: Bench, runs: Mapping[tuple[str, str], list[Record]], names: Sequence[str]) -> Table:
+    """What a client downloads and uploads in a round, on average."""
+    header, rows = [""], [[POLICIES[name]] for name in names]
+    for column in bench.columns:
+        title = TITLES.get(column, column)
+        header += [f"{title}, down", "up"]
+        for name, row in zip(names, rows, strict=True):
+            row += [bytes_a_round(runs[name, column], "down"), bytes_a_round(runs[name, column], "up")]
+    return Table("traffic", "Bytes of a client and round, on average", header, rows)
+
+
+def budgets(bench: Bench) -> Section:
+    """table:3 and table:4: OFMS-FT with more and with less memory."""
+    rows = [[f"B = {budget}"] for budget in BUDGETS]
+    header, data = [""], []
+    for column in bench.columns:
+        published = paper("budgets").get(paper_column(column), {})
+        found = {budget: bench.runs(column, budget=budget) for budget in BUDGETS}
+        header += [f"{TITLES[column]}, {unit([run for runs in found.values() for run in runs])}", "paper"]
+        for budget, row in zip(BUDGETS, rows, strict=True):
+            row += [show(summarise(found[budget])), show(published.get(budget))]
+            data += [record_data(record) for record in found[budget]]
+    table = Table(
+        "budgets",
+        "OFMS-FT, mean ± standard deviation over clients; accuracy in %, squared errors ×10⁻³",
+        header,
+        rows,
+        notes=[seeds_note(bench), *synthetic_note(bench.columns)],
+        data=data,
+    )
+    return Section(
+        "budgets", "Memory", "OFMS-FT when clients hold 2, 5 or 10 models (the paper's tables 3 and 4).", [table]
+    )
+
+
+def mixed_budgets(bench: Bench) -> Section:
+    """table:1: some clients with three models, the others with five."""
+    columns = [column for column in bench.columns if column.startswith("wec")]
+    rows, data = [], []
+    for shares in MIXED:
+        row = [shares.replace(",", ", ").replace(":", " for ")]
+        for column in columns:
+            found = bench.runs(column, budget=shares)
+            published = paper("mixed-budgets").get(paper_column(column), {})
+            row += [show(summarise(found)), show(published.get(shares))]
+            data += [record_data(record) for record in found]
+        rows.append(row)
+    header = ["B", *(cell for column in columns for cell in (f"{TITLES[column]}, MSE ×10⁻³", "paper"))]
+    table = Table(
+        "mixed-budgets",
+        "OFMS-FT, clients of two sizes",
+        header,
+        rows,
+        notes=[seeds_note(bench), *synthetic_note(columns)],
+        data=data,
+    )
+    text = (
+        "Clients of both sizes are spread evenly over the sites; E is half of the summed budgets (the paper's table 1)."
+    )
+    return Section("mixed-budgets", "Mixed memory", text, [table])
+
+
+def run_time(bench: Bench) -> Section:
+    """table:5: the processor time of a client."""
+    entries = [(name, None) for name in POLICIES if name != "ofms-ft"] + [("ofms-ft", "5"), ("ofms-ft", "2")]
+    rows: list[list[str]] = []
+    data = []
+    for name, budget in entries:
+        row = [POLICIES[name] if budget is None else f"OFMS-FT, B = {budget}"]
+        for column in bench.columns:
+            given = bench.size.given(column) | {"clients": _CLIENTS_TIMED} | ({"budget": budget} if budget else {})
+            found = bench.store.records([Cell(column, name, 0, given, loopback=True)])
+            seconds = [record.client_seconds for record in found if record.client_seconds is not None]
+            published = paper("run-time").get(paper_column(column), {}).get(f"{name} {budget}" if budget else name)
+            row += [f"{np.mean(seconds):.2f}" if seconds else "–", "" if published is None else f"{published:.2f}"]
+            data += [record_data(record) for record in found]
+        rows.append(row)
+    header = ["", *(cell for column in bench.columns for cell in (f"{TITLES[column]}, s", "paper"))]
+    note = (
+        f"Measured on the loopback, {_CLIENTS_TIMED} clients, one thread, processor time: messages, predictions "
+        "and fine-tuning. The paper's seconds are of another machine; the ratios are what to compare."
+    )
+    table = Table("run-time", "Seconds that a client spends in all rounds", header, rows, notes=[note], data=data)
+    return Section("run-time", "Run time", "What a client spends, by policy and memory (the paper's table 5).", [table])
+
+
+def regret(bench: Bench) -> Section:
+    """fig:1: average regret over rounds for several budgets; and with the theorems' settings, the bound."""
+    columns = [column for column in bench.columns if column == "mnist" or column.startswith("wec")]
+    figures = []
+    for name, preset, title in (
+        ("regret", "published", "as published (raw loss: no bound is known)"),
+        ("regret-theory", "theory", "as in the theorems, with their bound"),
+    ):
+        panels = []
+        for column in columns:
+            curves = []
+            for budget in BUDGETS:
+                found = bench.runs(column, budget=budget, preset=preset)
+                if found:
+                    curves.append(regret_curve(f"B = {budget}", found))
+            panels.append((TITLES[column], curves))
+        figures.append(Figure(name, f"Average regret of OFMS-FT's clients, {title}", panels, "average regret"))
+    rows = []
+    for column in columns:
+        for budget in BUDGETS:
+            found = bench.runs(column, budget=budget, preset="theory")
+            rounds = found[0].config.rounds if found else 1
+            bounds = [record.bound for record in found if record.bound is not None]
+            rows.append(
+                [
+                    f"{TITLES[column]}, B = {budget}",
+                    f"{np.mean([np.mean(record.regret) for record in found]) / rounds:.4f}" if found else "–",
+                    f"{np.mean(bounds) / rounds:.4f}" if bounds else "–",
+                ]
+            )
+    table = Table(
+        "regret-theory",
+        "Average regret at the last round with the theorems' settings",
+        ["", "average regret", "its bound"],
+        rows,
+        notes=synthetic_note(columns),
+    )
+    text = "The paper's figure 1. Below it the same with the theorems' settings, where their bound holds."
+    return Section("regret", "Regret over rounds", text, [table], figures)
+
+
+def gain(bench: Bench) -> Section:
+    """What fine-tuning adds to selection from a frozen dictionary."""
+    header, rows = ["", "fine-tuned", "frozen", "fine-tuned with the mean of (3r2)"], []
+    for column in bench.columns:
+        tuned, frozen = bench.runs(column), bench.runs(column, **FROZEN)
+        mean = bench.runs(column, server_step=1) if column not in _IMAGE_SETS else []
+        rows.append(
+            [
+                f"{TITLES[column]}, {unit(tuned or frozen)}",
+                show(summarise(tuned)),
+                show(summarise(frozen)),
+                show(summarise(mean)),
+            ]
+        )
+    table = Table("gain", "OFMS-FT with and without fine-tuning", header, rows, notes=synthetic_note(bench.columns))
+    return Section("gain", "What fine-tuning gains", "OFMS-FT on the same draws, with the dictionary frozen.", [table])
+
+
+def exchange_interval(bench: Bench) -> Section:
+    """The effect of talking to the server less often."""
+    table = _sweep(bench, "interval", "interval", ["1", "5", "10", "25"], "Exchange every n rounds", "n = {}")
+    text = "Clients talk to the server every n rounds (th:5's communication rounds)."
+    return Section("interval", "Talking less often", text, [table])
+
+
+def uplink(bench: Bench) -> Section:
+    """The effect of the bandwidth."""
+    table = _sweep(bench, "bandwidth", "bandwidth", ["10%", "25%", "50%", "110%"], "Bandwidth E", "E = {}")
+    return Section(
+        "bandwidth", "Bandwidth", "E as a share of the summed budgets: α groups, of which one uploads.", [table]
+    )
+
+
+def _sweep(bench: Bench, name: str, key: str, values: Sequence[str], title: str, label: str) -> Table:
+    columns = bench.regression()
+    rows = []
+    header = [""]
+    for column in columns:
+        header += [f"{TITLES[column]}, MSE ×10⁻³", "down", "up", "α"]
+    for value in values:
+        row = [label.format(value)]
+        for column in columns:
+            setting: dict[str, Any] = {key: int(value) if key == "interval" else value}
+            found = bench.runs(column, **setting)
+            groups = [np.mean(record.over_rounds["groups"]) for record in found]
+            row += [
+                show(summarise(found)),
+                bytes_a_round(found, "down"),
+                bytes_a_round(found, "up"),
+                f"{np.mean(groups):.1f}" if groups else "–",
+            ]
+        rows.append(row)
+    notes = ["Bytes are those of a client and round.", *synthetic_note(columns)]
+    return Table(name, f"{title}: OFMS-FT", header, rows, notes=notes)
+
+
+def server(bench: Bench) -> Section:
+    """The server's regret (10r2) on a problem that meets every assumption of the theorems."""
+    costs = np.array([4, 3, 3, 2, 2, 2], dtype=np.int64)
+    budgets_in_bytes = np.array([7, 8, 9, 10, 7, 12] * 3, dtype=np.int64)
+    catalogue = Catalogue(tuple("abcdef"), costs, costs.copy(), np.zeros(6, dtype=np.int64))
+    rows, curves = [], []
+    for rounds in (100, 300, 1000) if bench.size.quick else (100, 300, 1000, 3000):
+        fleet = Fleet(catalogue, budgets_in_bytes, int(budgets_in_bytes.sum()) // 2, Schedule(rounds))
+        curve = server_curve(fleet, build(Settings(), fleet), Problem.random(18, rounds, 6), 5)
+        steps = np.arange(1, rounds + 1)
+        rows.append([f"T = {rounds:,}", f"{curve.regret[-1] / rounds:.4f}", f"{curve.bound / rounds:.4f}"])
+        curves.append(Curve(f"T = {rounds:,}", curve.regret / steps, bound=curve.bound / rounds))
+    table = Table(
+        "server-regret",
+        "The server's average regret at the last round",
+        ["", "average regret", "its bound"],
+        rows,
+        notes=["Six linear models, 18 clients, the absolute error, rates tuned to T; mean over models and five seeds."],
+    )
+    figure = Figure(
+        "server-regret", "The server's average regret on a convex problem", [("", curves)], "average regret"
+    )
+    text = "For networks neither the best parameters nor the gradients' bound are known; on a convex problem both are."
+    return Section("server", "The server's regret", text, [table], [figure])
+
+
+def choices(bench: Bench) -> Section:
+    """What the paper does not say of its baselines: every choice, and whether its figure lies among them."""
+    column = "air"
+    if column not in bench.columns:
+        return Section("choices", "Unpublished choices", "Measured on Air, which was not asked for.")
+    models = len(bench.store.dictionary(column)[0])
+    rows, data = [], []
+    for name in (policy for policy in POLICIES if policy in paper("comparison")[column] and policy != "ofms-ft"):
+        for label, variants, seeds in _choices_of(name, models):
+            found = [
+                record
+                for given in variants
+                for record in bench.store.records(
+                    Cell(column, name, seed, bench.size.given(column) | given) for seed in seeds(bench)
+                )
+            ]
+            means = [1000 * record.mean for record in found]
+            published = paper("comparison")[column][name][0]
+            inside = "yes" if means and min(means) <= published <= max(means) else "no"
+            rows.append(
+                [
+                    f"{POLICIES[name]}: {label}",
+                    f"{np.mean(means):.2f}" if means else "–",
+                    f"{min(means):.2f} to {max(means):.2f}" if means else "–",
+                    f"{published:.2f}",
+                    inside if means else "–",
+                ]
+            )
+            data += [record_data(record) for record in found]
+    header = ["Air, MSE ×10⁻³", "mean", "range", "paper", "inside?"]
+    table = Table("choices", "What the paper leaves open for its baselines", header, rows, data=data)
+    text = "Air on the given dictionary. A row varies one choice; the others are as in the experiment's file."
+    return Section("choices", "Unpublished choices", text, [table])
+
+
+_Seeds = Callable[[Bench], range]
+
+
+def _choices_of(name: str, models: int) -> list[tuple[str, list[dict[str, Any]], _Seeds]]:
+    """(what varies, its variants, the seeds of each)."""
+
+    def all_seeds(bench: Bench) -> range:
+        return bench.size.seed_range("air")
+
+    def one_seed(bench: Bench) -> range:
+        return range(1)
+
+    one_model: list[tuple[str, list[dict[str, Any]], _Seeds]] = [
+        (f"each of the {models} models", [{"model": model} for model in range(models)], one_seed),
+        ("batches of 1, 10, 32, 51", [{"batch_size": size} for size in (1, 10, 32, 51)], one_seed),
+        ("all upload, or half of the clients", [{"upload_groups": groups} for groups in (1, 2)], one_seed),
+    ]
+    own_exp3: list[tuple[str, list[dict[str, Any]], _Seeds]] = [
+        ("five random subsets", [{}], all_seeds),
+        ("the first models that fit", [{"subset": "first"}], all_seeds),
+        ("feedback of all stored models", [{"feedback": "all"}], all_seeds),
+        ("exploration of 0.1", [{"exploration": 0.1}], all_seeds),
+    ]
+    known: dict[str, list[tuple[str, list[dict[str, Any]], _Seeds]]] = {
+        "mab": [("as in the file", [{}], all_seeds), ("exploration of 0.1", [{"exploration": 0.1}], all_seeds)],
+        "non-fed-oms": own_exp3,
+        "b-fed-omft": [*own_exp3, ("the server's mean of (3r2)", [{"server_step": 1}], all_seeds)],
+        "rms-ft": [
+            ("as in the file", [{}], all_seeds),
+            ("gradients over the share that is held", [{"gradient_weight": "inverse"}], all_seeds),
+            ("the server's mean of (3r2)", [{"server_step": 1}], all_seeds),
+        ],
+        "fed-omd": one_model,
+        "perfedavg": one_model,
+    }
+    return known[name]
+
+
+TARGETS: dict[str, Callable[[Bench], Section]] = {
+    "comparison": comparison,
+    "budgets": budgets,
+    "mixed-budgets": mixed_budgets,
+    "run-time": run_time,
+    "regret": regret,
+    "gain": gain,
+    "interval": exchange_interval,
+    "bandwidth": uplink,
+    "server": server,
+    "choices": choices,
+}
+
+
+@cache
+def _paper() -> dict[str, Any]:
+    return tomllib.loads(resources.files("ofms.reproduction").joinpath("paper.toml").read_text(encoding="utf-8"))
+
+
+def paper(table: str) -> dict[str, Any]:
+    """The figures of one of the paper's tables, by dataset and row."""
+    figures: dict[str, Any] = _paper()[table]
+    return figures
+
+
+def paper_column(experiment: str) -> str:
+    """The paper's dataset that an experiment stands for."""
+    return experiment.removesuffix("-synthetic")
+
+
+def summarise(records: Sequence[Record]) -> tuple[float, float] | None:
+    """Mean and standard deviation over clients, each averaged over seeds, in the table's units."""
+    if not records:
+        return None
+    factor = scale(records)
+    return factor * float(np.mean([run.mean for run in records])), factor * float(np.mean([run.std for run in records]))
+
+
+def scale(records: Sequence[Record]) -> float:
+    return 100.0 if records[0].metric == "accuracy" else 1000.0
+
+
+def unit(records: Sequence[Record]) -> str:
+    if not records:
+        return "–"
+    return "%" if records[0].metric == "accuracy" else "MSE ×10⁻³"
+
+
+def show(figures: Sequence[float] | None) -> str:
+    return "–" if figures is None else f"{figures[0]:.2f} ± {figures[1]:.2f}"
+
+
+def best_row(figures: Sequence[tuple[float, float] | None], records: Sequence[Record]) -> int | None:
+    known = [(value[0], place) for place, value in enumerate(figures) if value is not None]
+    if not known:
+        return None
+    return (max if records[0].metric == "accuracy" else min)(known)[1]
+
+
+def runs_of(runs: Mapping[tuple[str, str], list[Record]], column: str) -> list[Record]:
+    return [record for (_, each), records in runs.items() if each == column for record in records]
+
+
+def bytes_a_round(records: Sequence[Record], direction: str) -> str:
+    """What a client moves in a round."""
+    if not records:
+        return "–"
+    totals = [
+        getattr(record, f"bytes_{direction}") / (record.config.clients * record.config.rounds) for record in records
+    ]
+    return human_bytes(float(np.mean(totals)))
+
+
+def regret_curve(label: str, records: Sequence[Record]) -> Curve:
+    """Average regret over rounds, its spread over clients, and its bound at the end."""
+    rounds = np.arange(1, len(records[0].over_rounds["regret"]) + 1)
+    quantiles = np.mean([record.regret_quantiles for record in records], axis=0) / rounds[:, None]
+    bounds = [record.bound for record in records if record.bound is not None]
+    return Curve(
+        label,
+        np.mean([record.over_rounds["regret"] for record in records], axis=0) / rounds,
+        quantiles[:, 0],
+        quantiles[:, 2],
+        float(np.mean(bounds)) / len(rounds) if bounds else None,
+    )
+
+
+def record_data(record: Record) -> dict[str, Any]:
+    """A record for JSON: what was run, and its figures."""
+    return {
+        "experiment": record.config.experiment,
+        "policy": record.config.policy,
+        "seed": record.config.seed,
+        "budget": record.config.budget,
+        "metric": record.metric,
+        "mean": record.mean,
+        "std": record.std,
+        "regret": float(np.mean(record.regret)),
+        "bytes_down": record.bytes_down,
+        "bytes_up": record.bytes_up,
+        "client_seconds": record.client_seconds,
+        "seconds": record.seconds,
+        "command": record.command,
+    }
+
+
+def seeds_note(bench: Bench) -> str:
+    counts = {TITLES.get(column, column): len(bench.size.seed_range(column)) for column in bench.columns}
+    return "Seeds: " + ", ".join(f"{title} {count}" for title, count in counts.items()) + "."
+
+
+def synthetic_note(columns: Iterable[str]) -> list[str]:
+    if "wec-synthetic" not in columns:
+        return []
+    return ["WEC (synthetic): made by a generator, nothing measured; the paper's WEC figures are of the real data."]
