@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from ofms.core.errors import InvalidInput, NotFinite
+from ofms.models import pretrain as pretrain_module
 from ofms.models.pretrain import Recipe, pretrain
 
 
@@ -56,3 +60,25 @@ def test_training_that_diverges_says_so() -> None:
 def test_nothing_to_train_is_refused() -> None:
     with pytest.raises(InvalidInput, match="recipes"):
         pretrain([], task="regression")
+
+
+def test_pretraining_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, keep = recipes(), tmp_path / "keep"
+    with pytest.raises(NotFinite):
+        pretrain([good[0], replace(good[1], rate=1e6)], task="regression", seed=3, workers=1, progress=False, keep=keep)
+    assert [path.name for path in keep.iterdir()] == ["net0.safetensors"]
+
+    trained = []
+    train = pretrain_module._train
+    monkeypatch.setattr(pretrain_module, "_train", lambda *rest: (trained.append(rest[1].name), train(*rest)))
+    resumed = pretrain(good, task="regression", seed=3, workers=2, progress=False, keep=keep)
+    assert trained == ["net1"], "what was done is not done again"
+    assert resumed.revision() == pretrain(good, task="regression", seed=3, progress=False).revision()
+
+    trained.clear()
+    pretrain([replace(good[0], epochs=2), good[1]], task="regression", seed=3, progress=False, keep=keep)
+    assert trained == ["net0"], "what is made in another way is made anew"
+    (keep / "net1.safetensors").write_bytes(b"damaged")
+    trained.clear()
+    pretrain(good, task="regression", seed=3, progress=False, keep=keep)
+    assert sorted(trained) == ["net0", "net1"]

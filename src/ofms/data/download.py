@@ -45,12 +45,18 @@ class Remote:
         except ValueError:
             raise InvalidInput("data", self.url, f"what came is not the published file (MD5 {self.md5})") from None
         except OSError as error:
-            # The libraries below wrap the reason in many words; the last part says it.
-            reason = str(error).rpartition(": ")[2].strip("()'\"") or type(error).__name__
             raise InvalidInput(
-                "data", self.url, f"it cannot be fetched ({reason}); put the files into {data_folder()} by hand"
+                "data", self.url, f"it cannot be fetched ({_reason(error)}); put the files into {data_folder()} by hand"
             ) from None
         return Path(path).read_bytes()
+
+
+def _reason(error: OSError) -> str:
+    """The libraries below wrap the reason in many words: the answer's status, or the last part."""
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"{response.status_code} {response.reason}"
+    return str(error).rpartition(": ")[2].strip("()'\" ") or type(error).__name__
 
 
 def fetch_files(folder: Path, files: Mapping[str, str | None], sources: Callable[[], Mapping[str, bytes]]) -> None:

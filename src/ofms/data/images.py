@@ -36,7 +36,8 @@ def partition_classes(labels: Integers, *, majority: int, others: int, generator
     """[50, 200] indices of samples, each of them once.
 
     Client i's own class is i mod 10. It gets up to `majority` samples of it, fewer where the class is too small to
-    leave `others` to every other client, at least `others` of each other class, and the rest of whatever is left.
+    leave `others` to every other client, at least `others` of each other class, and the rest of whatever is left,
+    of its own class last.
 
     Examples
     --------
@@ -66,10 +67,10 @@ def _class_counts(available: Integers, majority: int, others: int) -> Integers:
     left, wanted = available - counts.sum(axis=0), ROUNDS - counts.sum(axis=1)
     if left.min() < 0 or wanted.min() < 0 or left.sum() < wanted.sum():
         raise InvalidInput("labels", available.tolist(), "the classes are too uneven for the paper's partition")
-    # From the fullest class, to the client that lacks most: so nobody is left with nothing but its own class.
+    # To the client that lacks most, from the fullest class; of its own one only when there is no other.
     while wanted.any():
         client = int(np.argmax(wanted))
-        each = int(np.argmax(np.where(np.arange(CLASSES) == own[client], -1, left)))
+        each = int(np.argmax(np.where((np.arange(CLASSES) == own[client]) & (left > 0), 0.5, left)))
         counts[client, each] += 1
         wanted[client] -= 1
         left[each] -= 1

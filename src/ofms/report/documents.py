@@ -54,20 +54,20 @@ class Table:
         return "\n\n".join([text, *self.notes])
 
     def latex(self) -> str:
-        """
+        r"""
         >>> print(Table("t", "Things", ["", "count"], [["a_1", "1 ± 2"]], frozenset({(0, 1)})).latex())
-        \\\\begin{table}[t]
-        \\\\centering
-        \\\\caption{Things}
-        \\\\label{table:t}
-        \\\\begin{tabular}{lr}
-        \\\\toprule
-         & count \\\\\\\\
-        \\\\midrule
-        a\\\\_1 & \\\\textbf{$1 \\\\pm 2$} \\\\\\\\
-        \\\\bottomrule
-        \\\\end{tabular}
-        \\\\end{table}
+        \begin{table}[t]
+        \centering
+        \caption{Things}
+        \label{table:t}
+        \begin{tabular}{lr}
+        \toprule
+         & count \\
+        \midrule
+        a\_1 & \textbf{$1 \pm 2$} \\
+        \bottomrule
+        \end{tabular}
+        \end{table}
         """
         body = []
         for number, row in enumerate(self.rows):

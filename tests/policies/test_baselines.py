@@ -1,0 +1,155 @@
+"""The baselines against values worked out by hand, and against enumeration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ofms.core.draws import Draws, Purpose
+from ofms.core.errors import InvalidInput
+from ofms.core.schedule import Schedule
+from ofms.policies.budgeted_experts import explore_clusters
+from ofms.policies.exp3 import Exp3
+from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.subsets import fill_budgets, most_upload
+from tests.problems import catalogue_of, fleet_of, policy_of
+
+
+def first_exchange(policy: Policy, fleet: Fleet, losses: np.ndarray, seed: int = 0):
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
+    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    client, requests = policy.client.request(client, Draws(seed, 0))
+    server, grants = policy.server.grant(server, requests, Draws(seed, 0))
+    client, plan = policy.client.plan(client, grants)
+    client, reports = policy.client.learn(client, plan, np.where(plan.held, losses, np.nan))
+    return client, grants, plan, reports, policy.server.absorb(server, reports)[1]
+
+
+def test_exp3_over_a_subset_by_hand() -> None:
+    rule = Exp3(np.log(2.0), 0.1, "one", Schedule(10))
+    subset = np.array([[True, False, True, True]])
+    # Weights 1, 1/2, 1/4 over the subset: 4/7, 2/7, 1/7; then a tenth of them uniform.
+    pmf = rule.probabilities(np.array([[3.0, 0.0, 4.0, 5.0]]), subset)
+    assert pmf[0].tolist() == pytest.approx([0.9 * 4 / 7 + 0.1 / 3, 0, 0.9 * 2 / 7 + 0.1 / 3, 0.9 / 7 + 0.1 / 3])
+    losses = np.array([[0.5, 9.0, 0.2, 0.1]])
+    assert rule.estimates(losses, np.array([2]), pmf, subset)[0].tolist() == pytest.approx([0, 0, 0.2 / pmf[0, 2], 0])
+    observed = Exp3(1.0, 0.0, "all", Schedule(10)).estimates(losses, np.array([2]), pmf, subset)
+    assert observed[0].tolist() == [0.5, 0, 0.2, 0.1]
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=2, max_size=8),
+    st.lists(st.integers(18, 60), min_size=1, max_size=5),
+    st.data(),
+)
+def test_filled_budgets_have_no_room_left_for_another_model(
+    costs: list[int], budgets: list[int], data: st.DataObject
+) -> None:
+    priority = np.array([data.draw(st.permutations(range(len(costs)))) for _ in budgets], dtype=np.float64)
+    storage, room = np.array(costs), np.array(budgets)
+    held = fill_budgets(priority, storage, room)
+    spent = held @ storage
+    assert (spent <= room).all()
+    for client in range(len(budgets)):
+        outside = storage[~held[client]]
+        assert outside.size == 0 or outside.min() > room[client] - spent[client]
+        assert spent[client] <= most_upload(catalogue_of(costs), budgets[client])
+
+
+def test_random_subsets_are_uniform_over_those_that_fit() -> None:
+    """Four models of one size, room for two: each of the six pairs for a sixth of the clients."""
+    clients = np.arange(30_000)
+    priority = Draws(0, 0).table(Purpose.SUBSET, clients, 4)
+    held = fill_budgets(priority, np.ones(4, dtype=np.int64), np.full(clients.size, 2))
+    _, counts = np.unique(held @ (1 << np.arange(4)), return_counts=True)
+    assert counts.size == 6
+    # Five standard deviations of a binomial of 30,000 and 1/6.
+    assert np.abs(counts - 5000).max() < 5 * np.sqrt(30_000 * 5 / 36)
+
+
+def test_non_fed_oms_keeps_its_subset_and_downloads_it_once() -> None:
+    fleet = fleet_of([2, 2, 2, 2], [4, 6], rounds=4)
+    policy = policy_of("non-fed-oms", fleet)
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    held = []
+    for exchange in range(4):
+        client, requests = policy.client.request(client, Draws(3, exchange))
+        server, grants = policy.server.grant(server, requests, Draws(3, exchange))
+        client, plan = policy.client.plan(client, grants)
+        client, _ = policy.client.learn(client, plan, np.where(plan.held, 0.5, np.nan))
+        held.append(plan.held.tolist())
+        assert grants.sent.any() == (exchange == 0)
+    assert held[0] == held[1] == held[2] == held[3]
+    assert plan.held.sum(axis=1).tolist() == [2, 3]
+
+
+def test_rms_ft_weighs_gradients_as_it_is_told() -> None:
+    fleet = fleet_of([1, 1, 1, 1], [2, 2], bandwidth=2)
+    for weight, expected in (("one", 2.0), ("inverse", 4.0)):
+        policy = policy_of("rms-ft", fleet, gradient_weight=weight, server_step="N")
+        _, grants, plan, _, step = first_exchange(policy, fleet, np.full((2, 4), 0.5))
+        assert grants.groups == 2
+        # Two groups of one client each; with `inverse`, another factor of 4 models over 2 held.
+        assert set(plan.pull[plan.pull > 0]) == {expected}
+        assert (plan.pull > 0).sum() == 2
+        assert step.tolist() == [1.0] * 4
+    with pytest.raises(InvalidInput, match="gradient_weight = twice"):
+        policy_of("rms-ft", fleet, gradient_weight="twice")
+
+
+def test_b_fed_omft_gives_all_clients_the_subset_of_the_smallest() -> None:
+    fleet = fleet_of([2, 2, 2, 2, 2], [4, 10, 6])
+    _, grants, plan, _, step = first_exchange(policy_of("b-fed-omft", fleet), fleet, np.full((3, 5), 0.5))
+    assert (grants.held == grants.held[0]).all()
+    assert grants.held[0].sum() == 2
+    assert (plan.pull == grants.held * grants.groups).all()
+    assert step.tolist() == pytest.approx([1 / 3] * 5)
+    named = policy_of("b-fed-omft", fleet, subset=["model4", 1])
+    assert first_exchange(named, fleet, np.full((3, 5), 0.5))[1].held[2].tolist() == [False, True, False, False, True]
+
+
+@pytest.mark.parametrize("name", ["non-fed-oms", "b-fed-omft"])
+@pytest.mark.parametrize(
+    ("subset", "message"),
+    [
+        ([0, 1, 2], r"subset = \[0, 1, 2\]: it takes 6 bytes and a client has 4"),
+        ([], "at least one"),
+        ("some", "subset = some"),
+        ([7], "model = 7"),
+    ],
+)
+def test_subsets_that_make_no_sense_are_refused(name: str, subset: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        policy_of(name, fleet_of([2, 2, 2, 2], [4, 10]), subset=subset)
+
+
+def test_budgeted_experts_observe_with_the_probability_they_divide_by() -> None:
+    """Enumerate the draws of a client whose weights are uneven: q is the share in which a model is held."""
+    fleet = fleet_of([3, 2, 2, 1], [6])
+    cluster, clusters = explore_clusters(fleet.catalogue, fleet.budgets)
+    assert clusters.tolist() == [3]
+    pmf = np.array([0.4, 0.3, 0.2, 0.1])
+    share = np.zeros(4)
+    for chosen in range(4):
+        for drawn in range(3):
+            share += pmf[chosen] / 3 * ((cluster[0] == drawn) | (np.arange(4) == chosen))
+    assert share.tolist() == pytest.approx((pmf + (1 - pmf) / 3).tolist())
+    state, _, plan, reports, _ = first_exchange(policy_of("budgeted-experts", fleet), fleet, np.full((1, 4), 0.5))
+    assert plan.inclusion[0].tolist() == pytest.approx([0.25 + 0.75 / 3] * 4)
+    assert state.cumulative_losses[0].tolist() == pytest.approx((plan.held[0] * 1.0).tolist())
+    assert not reports.updated.any()
+    with pytest.raises(InvalidInput, match=r"budget = 5 bytes: .* largest model twice"):
+        policy_of("budgeted-experts", fleet_of([3, 2, 2], [5]))
+
+
+def test_upload_groups_set_who_uploads_whatever_the_bandwidth() -> None:
+    fleet = fleet_of([2, 2], [4] * 6, bandwidth=4)
+    for groups, uploading in ((1, 6), (2, 3), (None, 2)):
+        policy = policy_of("fed-omd", fleet, upload_groups=groups)
+        grants = first_exchange(policy, fleet, np.full((6, 2), 0.5))[1]
+        assert grants.uploads.sum() == uploading
+    with pytest.raises(InvalidInput, match="upload_groups = 0"):
+        policy_of("fed-omd", fleet, upload_groups=0)

@@ -1,0 +1,171 @@
+"""Cells are run once, kept, and shown beside the paper's figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ofms.cli import _main
+from ofms.core.errors import InvalidInput
+from ofms.models.dictionary import Dictionary
+from ofms.models.zoo import mlp
+from ofms.report.documents import Table
+from ofms.reproduction import cells
+from ofms.reproduction.cells import Cell, CellStore
+from ofms.reproduction.page import reproduce_targets
+from ofms.reproduction.targets import POLICIES, TARGETS, Bench, Size, comparison, paper
+
+SMALL = {"clients": 4, "rounds": 12, "budget": "3"}
+
+
+def write_dictionary(folder: Path, inputs: int, outputs: int, task: str, seed: int = 0) -> Path:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        modules = {f"net{index}": mlp(inputs, [6], outputs) for index in range(6)}
+    architectures = {name: ("mlp", {"inputs": inputs, "hidden": [6], "outputs": outputs}) for name in modules}
+    Dictionary.from_modules(modules, task=task, architectures=architectures).write(folder)
+    return folder
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    return write_dictionary(tmp_path / "models", 64, 10, "classification")
+
+
+def test_a_cell_is_run_once_and_kept(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def store(**options: object) -> CellStore:
+        return CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False, **options)
+
+    wanted = [Cell("digits", "ofms-ft", seed, SMALL) for seed in (0, 1)]
+    assert store(run=False).records(wanted) == [], "nothing is run where only a look is asked for"
+    first = store().records(wanted)
+    assert [record.config.seed for record in first] == [0, 1]
+    assert len(first[0].scores) == 4
+    assert first[0].mean == pytest.approx(np.mean(first[0].scores))
+    monkeypatch.setattr(cells, "simulate", lambda *rest, **more: pytest.fail("run again"))
+    again = store().records(wanted)
+    assert again == first
+
+    other = write_dictionary(tmp_path / "other", 64, 10, "classification", seed=1)
+    changed = CellStore(tmp_path / "cells", models={"digits": str(other)}, progress=False, run=False)
+    assert changed.records(wanted) == [], "another dictionary makes another cell"
+    assert store(run=False).records([Cell("digits", "ofms-ft", 0, SMALL | {"window": 3})]) == []
+    path = next((tmp_path / "cells").iterdir())
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InvalidInput, match="it is damaged"):
+        store().records(wanted)
+
+
+def test_a_cells_command_repeats_it(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
+    given = SMALL | {"subset": [0, 2], "feedback": "all", "interval": 2}
+    record = store.records([Cell("digits", "non-fed-oms", 3, given)])[0]
+    command = record.command.replace("--models DIR", f"--models {models}").replace("'", "")
+    arguments = [*command.split()[1:], "--out", str(tmp_path / "run"), "--json"]
+    assert _main(arguments) == 0
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert printed["mean"] == pytest.approx(record.mean, rel=1e-6)
+    assert printed["regret"] == pytest.approx(np.mean(record.regret), rel=1e-6)
+
+
+def test_the_loopback_says_what_clients_spend(models: Path, tmp_path: Path) -> None:
+    store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
+    few, more = store.records([Cell("digits", "ofms-ft", 0, SMALL | {"budget": b}, True) for b in ("2", "6")])
+    assert few.client_seconds is not None
+    assert more.client_seconds is not None
+    assert few.client_seconds > 0
+    assert few.bytes_down < more.bytes_down
+
+
+def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "results"
+    arguments = ["compare", "digits", "--models", str(models), "--seeds", "2", "--clients", "4", "--rounds", "12"]
+    assert _main([*arguments, "--budget", "3", "--set", "window=3", "--out", str(out), "--json"]) == 0
+    printed = capsys.readouterr().out
+    for title in POLICIES.values():
+        assert title in printed
+    assert len(json.loads(printed.splitlines()[-1])["runs"]) == 2 * len(POLICIES)
+    assert {"comparison.md", "comparison.tex", "comparison.json", "traffic.md"} <= {
+        path.name for path in (out / "compare-digits").iterdir()
+    }
+    assert _main([*arguments, "--set", "colour=3", "--out", str(out)]) == 2
+    assert "colour = 3: none of" in capsys.readouterr().err
+
+
+def test_the_papers_figures_stand_beside_ours(tmp_path: Path) -> None:
+    models = write_dictionary(tmp_path / "models", 48, 1, "regression")
+    store = CellStore(tmp_path / "cells", models={"wec-synthetic": str(models)}, progress=False)
+    section = comparison(Bench(store, ["wec-synthetic"], Size(seeds=1)), ("mab", "ofms-ft"), clients=4, rounds=5)
+    table = section.tables[0]
+    assert table.header == ["", "WEC (synthetic), MSE ×10⁻³", "paper"]
+    assert table.rows[0][2] == "36.96 ± 8.52"
+    assert table.rows[1][2] == "7.09 ± 1.67"
+    assert any("nothing measured" in note for note in table.notes), "synthetic wherever its figures appear"
+    assert len(table.bold) == 1
+    assert paper("budgets")["air"]["10"] == [7.38, 4.86]
+
+
+def test_reproduce_writes_tables_figures_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = write_dictionary(tmp_path / "models", 48, 1, "regression")
+    out = tmp_path / "results"
+    arguments = ["--quick", "--seeds", "1", "--column", "wec-synthetic", "--models", f"wec-synthetic={models}"]
+    for target in ("regret", "server"):
+        assert _main(["reproduce", target, *arguments, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "average regret" in printed
+    names = {path.name for path in out.iterdir()}
+    assert {
+        f"{name}.{kind}" for name in ("regret", "regret-theory", "server-regret") for kind in ("png", "svg")
+    } <= names
+    assert (out / "regret.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((out / "server-regret.json").read_text())
+
+    ran = len(list((out / "cells").iterdir()))
+    sections = reproduce_targets(
+        "all",
+        out=str(out),
+        quick=True,
+        seeds=1,
+        columns=["wec-synthetic"],
+        models={"wec-synthetic": str(models)},
+        run=False,
+        echo=lambda text: None,
+    )
+    assert [section.name for section in sections] == list(TARGETS)
+    assert len(list((out / "cells").iterdir())) == ran, "a look runs nothing"
+    page = (tmp_path / "results.md").read_text()
+    assert "ofms run wec-synthetic --policy ofms-ft --seed 0" in page
+    assert "| – |" in page, "what has not been run is a dash"
+    assert str(tmp_path) not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce", "everything"], "target = everything: use one of comparison"),
+        (["reproduce", "budgets", "--column", "moon"], "experiment = moon"),
+        (["reproduce", "budgets", "--models", "air"], "'air' is not EXPERIMENT=DIR"),
+        (["compare", "moon"], "experiment = moon"),
+        (["compare", "digits", "--seeds", "0"], "--seeds"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _main([*arguments, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_tables_in_latex_escape_what_latex_would_eat() -> None:
+    table = Table("t", "50 % of A & B", ["x_1", "y"], [["a", "7.43 ± 4.91"], ["b", "–"]], frozenset({(0, 1)}))
+    text = table.latex()
+    assert r"50 \% of A \& B" in text
+    assert r"a & \textbf{$7.43 \pm 4.91$} \\" in text
+    assert r"b & -- \\" in text
