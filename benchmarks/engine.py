@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from networks import AIR, CIFAR10, MNIST, WINDOW, Case, make_problem
+from ofms.drawing.tables import format_table
 from ofms.models.zoo import build_module
-from ofms.report.tables import format_table
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.loopback import LoopbackSimulation

@@ -33,11 +33,11 @@ from ofms.core.draws import Draws
 from ofms.core.messages import Grants, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
+from ofms.drawing.tables import format_table
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
 from ofms.policies.ofms_ft import Settings, build
 from ofms.policies.protocol import Fleet, Policy, tuning_window_of
-from ofms.report.tables import format_table
 from ofms.simulator.exchange import client_scores, policy_losses
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.loopback import LoopbackClient

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ofms.report.tables import format_table
+from ofms.drawing.tables import format_table
 
 ROUNDS = 4
 # The first that occurs anywhere in a stack, from the top of the list on, names what it was doing.

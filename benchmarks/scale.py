@@ -20,9 +20,9 @@ import numpy as np
 from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
+from ofms.drawing.tables import format_table
 from ofms.policies.ofms_ft import Settings, build
 from ofms.policies.protocol import Fleet
-from ofms.report.tables import format_table
 
 SIZES = ((10_000, 20), (100_000, 20), (1_000_000, 20), (10_000, 1000))
 ROUNDS = 5

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from ofms.report.tables import format_table
+from ofms.drawing.tables import format_table
 
 REPEATS = 15
 COMMANDS = {

@@ -10,10 +10,9 @@ import shutil
 from pathlib import Path
 
 import ofms
-from ofms.report.figures import draw_regret
-from ofms.report.tables import comparison_table
 from ofms.runs.config import load_experiment
 from ofms.runs.dictionaries import train_dictionary
+from ofms.simulator.shown import comparison_table, draw_regret
 
 FOLDER = Path("runs/demo")
 

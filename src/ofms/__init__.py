@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ofms.core.version import __version__
+
 if TYPE_CHECKING:
     from ofms.core.errors import InvalidInput, NotFinite
     from ofms.data.stream import Stream
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from ofms.simulator.api import simulate
     from ofms.simulator.result import Result
 
-__version__ = "0.1.0"
 __all__ = ["Dictionary", "InvalidInput", "NotFinite", "Result", "Stream", "__version__", "simulate"]
 
 # PyTorch takes a second to import: names are looked up when they are first used.

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ofms import __version__
+from ofms.core.version import __version__
 from ofms.policies import MODULES as POLICIES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ofms.simulator.result import Result
 
-
-_NOT_SETTINGS = ("experiment", "policy", "models", "stream", "out", "loopback", "workers", "progress")
+_NOT_SETTINGS = (
+    *("experiment", "policy", "models", "stream", "out", "loopback"),
+    *("workers", "progress", "resume", "checkpoint", "tracker"),
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -77,7 +78,7 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
 def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     """What `run` takes besides."""
     options = [
-        click.option("--policy", type=click.Choice(list(POLICIES)), help="ofms-ft by default."),
+        click.option("--policy", metavar="NAME", help="ofms-ft by default; see `ofms list`; or a module of your own."),
         click.option("--seed", type=int, help="0 by default."),
         click.option(
             "--out",
@@ -92,43 +93,54 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @cli.command()
-@click.argument("experiment", default="digits")
+@click.argument("experiment", required=False)
 @_run_options
 @_setting_options
 @click.option("--workers", type=int, help="Threads; one for each core by default. The result does not depend on it.")
 @click.option("--loopback", is_flag=True, help="Client by client through messages: slow, the oracle for the fast way.")
+@click.option("--resume", type=click.Path(), metavar="RUN", help="Go on with an interrupted run, as it was.")
+@click.option("--tracker", metavar="NAME", help="Log to tensorboard or mlflow too.")
+@click.option("--checkpoint", type=float, metavar="S", help="Seconds between two checkpoints; 30 by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 def run(
-    experiment: str,
+    experiment: str | None,
     policy: str | None,
     models: str | None,
     out: str | None,
     settings: dict[str, Any],
     workers: int | None,
     loopback: bool,
+    resume: str | None,
+    tracker: str | None,
+    checkpoint: float | None,
     as_json: bool,
     **given: Any,
 ) -> None:
     """Run one policy on an experiment (digits by default, which needs no download)."""
-    from ofms.report.tables import result_table
     from ofms.simulator.api import simulate
+    from ofms.simulator.shown import result_table
 
     _require_workers(workers)
+    if resume is not None and experiment is not None:
+        raise click.UsageError(f"--resume {resume} goes on with its own experiment; leave out {experiment}")
     result = simulate(
-        experiment,
+        experiment or "digits",
         policy=policy,
         models=models,
-        out=True if out is None else out,
+        out=out if out is not None else resume is None,
         loopback=loopback,
         workers=workers,
         progress=True,
+        resume=resume,
+        checkpoint=checkpoint,
+        tracker=tracker,
         **(_given(given) | settings),
     )
     click.echo(result_table(result))
     config = result.config
     click.echo(f"{config.clients} clients, {config.rounds} rounds in {result.seconds:.1f} s; run in {result.folder}")
-    if result.regret is not None and result.folder is not None:
-        _draw(result.folder, result)
+    if result.folder is not None:
+        _report([result.folder], None)
     if as_json:
         _print_json(result.summary())
 
@@ -149,21 +161,32 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _draw(folder: Path, result: Result) -> None:
+def _report(runs: Sequence[Path], out: Path | None) -> None:
+    """Write the page, or say in one line why there is none: the run itself is done."""
     from ofms.core.errors import InvalidInput
-    from ofms.report.figures import draw_regret
+    from ofms.report.page import write_report
 
     try:
-        draw_regret([(result.config.policy, result)], folder / "regret.png")
+        click.echo(f"report: {write_report(runs, out)}")
     except InvalidInput as error:
-        click.echo(f"no picture: {error.remedy}", err=True)
-    else:
-        click.echo(f"regret over rounds: {folder / 'regret.png'}")
+        click.echo(f"no report: {error.remedy}", err=True)
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(), metavar="RUN...")
+@click.option("--out", type=click.Path(), metavar="FILE", help="report.html in the run's folder; here for several.")
+def report(runs: tuple[str, ...], out: str | None) -> None:
+    """One self-contained page of a run, or of several side by side."""
+    from pathlib import Path
+
+    from ofms.report.page import write_report
+
+    click.echo(f"report: {write_report([Path(run) for run in runs], None if out is None else Path(out))}")
 
 
 @cli.command()
 @click.argument("experiment")
-@click.option("--policy", "policies", type=click.Choice(list(POLICIES)), multiple=True, help="All of them by default.")
+@click.option("--policy", "policies", metavar="NAME", multiple=True, help="All of them by default.")
 @click.option("--seeds", type=click.IntRange(1), help="How many, from 0 on; 5 by default, 1 for mnist and cifar10.")
 @_setting_options
 @click.option(
@@ -191,19 +214,20 @@ def compare(
     from ofms.reproduction.cells import CellStore
     from ofms.reproduction.page import write_section
     from ofms.reproduction.targets import POLICIES as SHOWN
-    from ofms.reproduction.targets import Bench, Size, comparison
+    from ofms.reproduction.targets import Bench, Size, comparison, first_runs
 
     _require_workers(workers)
+    folder = Path(out) / f"compare-{Path(experiment).stem}"
     store = CellStore(
-        Path(out) / "cells", models={} if models is None else {experiment: models}, workers=workers, progress=True
+        folder / "cells", models={} if models is None else {experiment: models}, workers=workers, keep_runs=True
     )
     bench = Bench(store, [experiment], Size(seeds=seeds))
     section = comparison(bench, policies or SHOWN, **(_given(given) | settings))
     for table in section.tables:
         click.echo(table.text() + "\n")
-    folder = Path(out) / f"compare-{Path(experiment).stem}"
     write_section(section, folder)
-    click.echo(f"tables in {folder}; cells in {store.folder}")
+    click.echo(f"tables and runs in {folder}")
+    _report(first_runs(bench, policies or SHOWN, **(_given(given) | settings)), folder / "report.html")
     if as_json:
         _print_json({"experiment": experiment, "runs": section.tables[0].data})
 
@@ -385,8 +409,9 @@ def _main(arguments: list[str]) -> int:
     except click.ClickException as error:
         click.echo(f"ofms: {_one_line(error.format_message())}", err=True)
         return 2
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("ofms: interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt) as error:
+        # Click wraps an interruption in an Abort of its own.
+        click.echo(f"ofms: {_one_line(str(error.__cause__ or error)) or 'interrupted'}", err=True)
         return 1
     return 0
 

@@ -11,9 +11,9 @@ import torch
 
 from ofms.cli import _main
 from ofms.core.errors import InvalidInput
+from ofms.drawing.tables import Table
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
-from ofms.report.documents import Table
 from ofms.reproduction import cells
 from ofms.reproduction.cells import Cell, CellStore
 from ofms.reproduction.page import reproduce_targets
@@ -78,7 +78,7 @@ def test_the_loopback_says_what_clients_spend(models: Path, tmp_path: Path) -> N
     assert few.client_seconds is not None
     assert more.client_seconds is not None
     assert few.client_seconds > 0
-    assert few.bytes_down < more.bytes_down
+    assert few.most_bytes_held < more.most_bytes_held
 
 
 def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

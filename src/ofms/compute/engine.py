@@ -219,6 +219,13 @@ class Engine:
         stored = self.modules[model].state_dict()
         return {name: tensor.clone() for name, tensor in stored.items() if not name.endswith("num_batches_tracked")}
 
+    def load_state(self, model: int, tensors: dict[str, torch.Tensor]) -> None:
+        """Set a model's parameters and buffers, in place."""
+        stored = self.modules[model].state_dict()
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                stored[name].copy_(tensor)
+
     def _fused_step(self, model: int, window: Window, pull: Floats, rate: float) -> Deltas:
         rows = np.flatnonzero(pull[:, model])
         x, y = self._samples(rows, window)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -47,6 +48,13 @@ class Stream:
     def part(self, clients: int, rounds: int) -> Stream:
         """The first samples of the first clients."""
         return Stream(self.x[:clients, :rounds], self.y[:clients, :rounds], self.task)
+
+    def fingerprint(self) -> str:
+        """Another one for other samples."""
+        digest = hashlib.sha256(repr((self.x.shape, self.x.dtype, self.y.dtype, self.task)).encode())
+        for values in (self.x, self.y):
+            digest.update(np.ascontiguousarray(values).data)
+        return digest.hexdigest()
 
     def require_sound(self) -> None:
         """Refuse a stream without samples, of unequal parts, or with a number that is not finite."""

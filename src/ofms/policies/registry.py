@@ -38,6 +38,19 @@ def build_policy(policy: str, settings: Any, fleet: Fleet) -> Policy:
 
 
 def _module(policy: str) -> Any:
-    if policy not in MODULES:
-        raise InvalidInput("policy", policy, f"use one of {', '.join(MODULES)}")
-    return import_module(MODULES[policy])
+    """The module of a policy: one of ours by name, or one's own by its dotted path."""
+    if policy in MODULES:
+        return import_module(MODULES[policy])
+    remedy = f"use one of {', '.join(MODULES)}, or a module of your own, as in package.module"
+    if not all(part.isidentifier() for part in policy.split(".")):
+        raise InvalidInput("policy", policy, remedy)
+    try:
+        module = import_module(policy)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (policy == error.name or policy.startswith(f"{error.name}.")):
+            raise InvalidInput("policy", policy, remedy) from None
+        raise InvalidInput("policy", policy, f"it cannot be imported ({error})") from None
+    for name in ("Settings", "build"):
+        if not hasattr(module, name):
+            raise InvalidInput("policy", policy, f"the module has no {name!r}; it needs Settings and build")
+    return module

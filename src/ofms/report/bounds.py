@@ -8,11 +8,11 @@ from typing import Any
 from ofms.core.bounds import server_bound
 from ofms.core.errors import InvalidInput
 from ofms.core.packing import partition_models
+from ofms.drawing.tables import format_table
 from ofms.policies import ofms_ft
 from ofms.policies import ofms_ft_theory as theory
 from ofms.policies.registry import build_policy
 from ofms.report.dictionaries import format_range
-from ofms.report.tables import format_table
 from ofms.runs.units import human_bytes
 from ofms.simulator.api import prepare
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ofms.core.packing import fewest_clusters, partition_models, smallest_budget
+from ofms.drawing.tables import format_table
 from ofms.models.dictionary import Dictionary
-from ofms.report.tables import format_table
 from ofms.runs.units import human_bytes
 
 _BUDGETS_SHOWN = (2, 3, 5, 10)

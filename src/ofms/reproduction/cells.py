@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +15,15 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from ofms import __version__
 from ofms.core.errors import InvalidInput
 from ofms.core.files import require_writable, write_whole
+from ofms.core.version import __version__
 from ofms.data import load_dataset
 from ofms.models.dictionary import Dictionary
 from ofms.runs.config import Experiment, RunConfig, load_experiment, resolve
 from ofms.runs.dictionaries import find_dictionary
+from ofms.runs.folder import CONFIG, SUMMARY
+from ofms.runs.interrupt import RunInterrupted
 from ofms.simulator.api import simulate
 from ofms.simulator.result import Result
 
@@ -94,6 +97,8 @@ class CellStore:
         Changes an experiment before its cells are run: a quick reproduction pre-trains less.
     run
         Whether missing cells are run; else they are left out.
+    keep_runs
+        Whether the folders of the runs stay beside the cells, for a report.
     """
 
     def __init__(
@@ -103,12 +108,13 @@ class CellStore:
         models: Mapping[str, str] | None = None,
         prepare: Callable[[Experiment], Experiment] = lambda experiment: experiment,
         run: bool = True,
+        keep_runs: bool = False,
         workers: int | None = None,
         progress: bool = True,
     ) -> None:
         self.folder, self.models, self.workers, self.progress = folder, dict(models or {}), workers, progress
         self.used: dict[str, Record] = {}
-        self._prepare, self._run_missing = prepare, run
+        self._prepare, self._run_missing, self._keep_runs = prepare, run, keep_runs
         self._dictionaries: dict[str, tuple[Dictionary, str]] = {}
 
     def records(self, cells: Iterable[Cell]) -> list[Record]:
@@ -144,7 +150,7 @@ class CellStore:
     def config(self, cell: Cell) -> RunConfig:
         """The resolved configuration of a cell, with the dictionary's folder left out."""
         experiment = load_experiment(cell.experiment)
-        task = load_dataset(experiment.dataset).task
+        task = experiment.stream.task if experiment.stream is not None else load_dataset(str(experiment.dataset)).task
         given = {"history": 0, "seed": cell.seed} | dict(cell.given)
         return resolve(experiment, cell.experiment, task=task, policy=cell.policy, given=given)
 
@@ -159,29 +165,54 @@ class CellStore:
         return self._dictionaries[experiment]
 
     def _path(self, cell: Cell) -> Path:
-        made = [msgspec.to_builtins(self.config(cell)), self.dictionary(cell.experiment)[1], cell.loopback]
+        # What is not said is left out, so that a field that is added later leaves old keys as they are.
+        config = {key: value for key, value in msgspec.to_builtins(self.config(cell)).items() if value is not None}
+        made = [config, self.dictionary(cell.experiment)[1], cell.loopback]
         key = hashlib.sha256(msgspec.json.encode(made, order="deterministic")).hexdigest()[:12]
         return self.folder / f"{cell.experiment}-{cell.policy}-seed{cell.seed}-{key}.json"
 
+    def run_folder(self, cell: Cell) -> Path:
+        """Where a cell's run is, while it goes on and where runs are kept."""
+        return self.folder.parent / "runs" / self._path(cell).stem
+
     def _run(self, cell: Cell) -> None:
         dictionary, revision = self.dictionary(cell.experiment)
-        result = simulate(
-            cell.experiment,
-            policy=cell.policy,
-            models=dictionary,
-            loopback=cell.loopback,
-            workers=self.workers,
-            progress=self.progress,
-            **({"history": 0, "seed": cell.seed} | dict(cell.given)),
-        )
+        folder = self.run_folder(cell)
+        options: dict[str, Any] = {"models": dictionary, "workers": self.workers, "progress": self.progress}
+        interrupted = (folder / CONFIG).exists() and not (folder / SUMMARY).exists()
+        if folder.exists() and (cell.loopback or not interrupted):
+            shutil.rmtree(folder)
+            interrupted = False
+        try:
+            if interrupted:
+                result = simulate(resume=folder, **options)
+            else:
+                followed = {"history": 10 if self._keep_runs else 0}
+                result = simulate(
+                    cell.experiment,
+                    policy=cell.policy,
+                    loopback=cell.loopback,
+                    out=folder,
+                    **options,
+                    **({"seed": cell.seed} | dict(cell.given) | followed),
+                )
+        except RunInterrupted as interruption:
+            reason = str(interruption).partition(";")[0]
+            raise RunInterrupted(
+                f"{cell.experiment}, {cell.policy}: {reason}; the same command goes on from there"
+            ) from None
         label = "DIR" if cell.experiment in self.models else None
         record = _record(cell, self.config(cell), result, revision, cell.command(label))
         write_whole(self._path(cell), msgspec.json.format(msgspec.json.encode(record), indent=0) + b"\n")
+        if not self._keep_runs:
+            shutil.rmtree(folder, ignore_errors=True)
+            if not any(folder.parent.iterdir()):
+                folder.parent.rmdir()
 
 
 def _record(cell: Cell, config: RunConfig, result: Result, revision: str, command: str) -> Record:
-    best, random, regret = result.best_in_hindsight, result.random_model, result.regret
-    if best is None or random is None or regret is None:
+    best, random, regret = result.best_in_hindsight, result.random_model, result.regret()
+    if best is None or random is None:
         raise InvalidInput("hindsight", False, "a cell reports regret; leave it on")
     seconds = result.clients.get("seconds")
     return Record(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from ofms import __version__
 from ofms.core.errors import InvalidInput
 from ofms.core.files import require_writable, write_whole
-from ofms.report.figures import draw_curves
+from ofms.core.version import __version__
+from ofms.drawing.charts import draw_curves
 from ofms.reproduction.cells import CellStore, Record, machine
 from ofms.reproduction.targets import TARGETS, Bench, Section, Size, columns_here
 from ofms.runs.config import Experiment, load_experiment

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
 from ofms.data import load_dataset
+from ofms.drawing.charts import Curve
+from ofms.drawing.tables import Table
 from ofms.policies.ofms_ft import Settings, build
 from ofms.policies.protocol import Fleet
 from ofms.policies.registry import setting_names
-from ofms.report.documents import Table
-from ofms.report.figures import Curve
 from ofms.reproduction.cells import Cell, CellStore, Record
 from ofms.reproduction.convex import Problem, server_curve
 from ofms.runs.config import RUN_FIELDS
@@ -130,7 +131,7 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
         for column in bench.columns
         for name in names
     }
-    header, rows, bold = [""], [[POLICIES[name]] for name in names], set()
+    header, rows, bold = [""], [[POLICIES.get(name, name)] for name in names], set()
     for column in bench.columns:
         published = paper("comparison").get(paper_column(column), {})
         header += [f"{TITLES.get(column, column)}, {unit(runs_of(runs, column))}", "paper"]
@@ -166,9 +167,19 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
     )
 
 
+def first_runs(bench: Bench, policies: Iterable[str], **given: Any) -> list[Path]:
+    """The folders of the first seed's runs of a comparison, for a report."""
+    folders = []
+    for name in policies:
+        known = setting_names(name) | RUN_FIELDS
+        some = {key: value for key, value in given.items() if key in known}
+        folders += [bench.store.run_folder(Cell(column, name, 0, some)) for column in bench.columns]
+    return [folder for folder in folders if folder.exists()]
+
+
 def traffic(bench: Bench, runs: Mapping[tuple[str, str], list[Record]], names: Sequence[str]) -> Table:
     """What a client downloads and uploads in a round, on average."""
-    header, rows = [""], [[POLICIES[name]] for name in names]
+    header, rows = [""], [[POLICIES.get(name, name)] for name in names]
     for column in bench.columns:
         title = TITLES.get(column, column)
         header += [f"{title}, down", "up"]

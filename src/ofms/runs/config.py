@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -15,6 +15,7 @@ import tomli_w
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
+from ofms.data.table import TableSource
 from ofms.policies import MODULES
 from ofms.policies.protocol import Fleet
 from ofms.policies.registry import setting_names, settings_type
@@ -51,12 +52,13 @@ class Pretraining(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An experiment's file."""
+    """An experiment's file: on one of our datasets, or on a stream of one's own."""
 
     summary: str
-    dataset: str
-    clients: int
-    rounds: int
+    dataset: str | None = None
+    stream: TableSource | None = None
+    clients: int | None = None
+    rounds: int | None = None
     budget: str
     bandwidth: str
     preset: str = "published"
@@ -79,7 +81,8 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     """A run, resolved: enough to repeat it."""
 
     experiment: str
-    dataset: str
+    dataset: str | None = None
+    stream: TableSource | None = None
     policy: str
     preset: str
     seed: int
@@ -109,10 +112,10 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         return Fleet(catalogue, budgets, bandwidth, Schedule(self.rounds, self.interval))
 
     def to_toml(self) -> str:
-        return tomli_w.dumps({key: value for key, value in msgspec.to_builtins(self).items() if value is not None})
+        return tomli_w.dumps(_without_nothing(msgspec.to_builtins(self)))
 
 
-RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {"settings", "experiment", "dataset", "policy"}
+RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {"settings", "experiment", "dataset", "stream", "policy"}
 _MOST_SAMPLES = 10**10
 
 
@@ -149,6 +152,7 @@ def resolve(
     fields: dict[str, Any] = {
         "experiment": name,
         "dataset": experiment.dataset,
+        "stream": None if experiment.stream is None else msgspec.to_builtins(experiment.stream),
         "policy": policy,
         "preset": preset_name,
         "seed": 0,
@@ -209,6 +213,15 @@ def _checked(fields: dict[str, Any]) -> RunConfig:
     return msgspec.structs.replace(config, settings=written_out)
 
 
+def _without_nothing(values: dict[str, Any]) -> dict[str, Any]:
+    """Nested tables without the keys that have no value: TOML knows no null."""
+    return {
+        key: _without_nothing(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
 def _unknown(key: str, policy: str) -> InvalidInput:
     names = ", ".join(sorted(setting_names(policy) | RUN_FIELDS - {"models"}))
     return InvalidInput("set", key, f"policy {policy} has no such setting; there are {names}")
@@ -220,12 +233,28 @@ def _all_settings() -> frozenset[str]:
 
 def load_experiment(name: str) -> Experiment:
     """An experiment that comes with the package, or a TOML file of one's own."""
-    if name.endswith(".toml"):
-        try:
-            return _decode(Path(name).read_bytes(), Experiment, name)
-        except OSError as error:
-            raise InvalidInput("experiment", name, f"{error.strerror}; name an existing file") from None
-    return _load("experiments", name, Experiment)
+    if not name.endswith(".toml"):
+        return _load("experiments", name, Experiment)
+    try:
+        experiment = _decode(Path(name).read_bytes(), Experiment, name)
+    except OSError as error:
+        raise InvalidInput("experiment", name, f"{error.strerror}; name an existing file") from None
+    return _placed(experiment, name)
+
+
+def _placed(experiment: Experiment, name: str) -> Experiment:
+    """An experiment of one's own, with the paths in it taken from where its file is."""
+    if (experiment.dataset is None) == (experiment.stream is None):
+        raise InvalidInput("experiment", name, "name a dataset, or describe a stream of your own in [stream]")
+    if experiment.stream is None and (experiment.clients is None or experiment.rounds is None):
+        raise InvalidInput("experiment", name, "say how many clients and rounds of the dataset")
+    here = Path(name).parent
+    stream, models = experiment.stream, experiment.models
+    if stream is not None:
+        stream = replace(stream, file=str(here / stream.file))
+    if models is not None:
+        models = str(here / models)
+    return msgspec.structs.replace(experiment, stream=stream, models=models)
 
 
 def load_preset(name: str) -> Preset:

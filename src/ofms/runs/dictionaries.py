@@ -50,6 +50,8 @@ def train_dictionary(
     for network in plan.kinds():
         if Path(network.name).name != network.name:
             raise InvalidInput("pretraining.networks.name", network.name, "it names a file; leave out slashes")
+    if experiment.dataset is None:
+        raise InvalidInput("experiment", name, "a stream of your own has no training sets; give --models DIR")
     dataset = load_dataset(experiment.dataset)
     recipes = [
         Recipe(

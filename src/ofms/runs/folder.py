@@ -14,10 +14,10 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.files import require_writable, write_whole
 from ofms.core.typing import AnyArray
-from ofms.runs.config import RunConfig
+from ofms.runs.config import RunConfig, load_run
 
 CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
-HISTORY, SUMMARY = "history.npz", "summary.json"
+HISTORY, SUMMARY, LOCK = "history.npz", "summary.json", ".lock"
 
 
 def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
@@ -48,19 +48,33 @@ def require_free(folder: Path) -> Path:
 
 
 class RunFolder:
-    """Writes a run. Metrics come line by line while it goes on; the rest appears whole."""
+    """Writes a run. Metrics come line by line while it goes on; the rest appears whole.
 
-    def __init__(self, path: Path, config: RunConfig) -> None:
+    Parameters
+    ----------
+    rounds
+        How many rounds there are of it already: none for a new run. Lines after them are dropped.
+    """
+
+    def __init__(self, path: Path, config: RunConfig, *, rounds: int = 0) -> None:
         require_writable(path)
         self.path = path
-        write_whole(path / CONFIG, config.to_toml().encode())
-        self._metrics: IO[bytes] = open(path / METRICS, "wb")  # noqa: SIM115
+        self._lock = _lock(path)
+        try:
+            self.lines = _lines(path, rounds)
+            write_whole(path / CONFIG, config.to_toml().encode())
+            write_whole(path / METRICS, b"".join(msgspec.json.encode(line) + b"\n" for line in self.lines))
+            self._metrics: IO[bytes] = open(path / METRICS, "ab")  # noqa: SIM115
+        except BaseException:
+            self._lock.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._metrics.close()
+        self._lock.close()
 
     def add_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Add lines to the metrics; they are in the file when it returns."""
@@ -76,3 +90,44 @@ class RunFolder:
             np.savez_compressed(buffer, **dict(arrays))  # type: ignore[arg-type]
             write_whole(self.path / name, buffer.getvalue())
         write_whole(self.path / SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
+
+
+def unfinished_run(path: Path) -> RunConfig:
+    """The configuration of a run that can go on, or a refusal."""
+    if not (path / CONFIG).is_file():
+        raise InvalidInput("resume", path, f"no run is there: {CONFIG} is missing")
+    config = load_run(str(path / CONFIG))
+    if config is None:
+        raise InvalidInput("resume", path, f"its {CONFIG} is damaged; start the run again")
+    if (path / SUMMARY).exists():
+        raise InvalidInput("resume", path, f"it is finished; its figures are in {SUMMARY}")
+    return config
+
+
+def _lines(path: Path, rounds: int) -> list[dict[str, Any]]:
+    """The metrics of the first rounds of a run."""
+    if rounds == 0:
+        return []
+    try:
+        content = (path / METRICS).read_bytes().splitlines()[:rounds]
+        lines = [msgspec.json.decode(line, type=dict[str, Any]) for line in content]
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidInput("run", path, f"its {METRICS} is damaged ({error}); start it again") from None
+    if len(lines) < rounds:
+        raise InvalidInput("run", path, f"its {METRICS} ends before its checkpoint; start it again")
+    return lines
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """A lock that goes with the process: two of them never write one run."""
+    file = open(path / LOCK, "wb")  # noqa: SIM115
+    try:
+        import fcntl
+    except ImportError:  # Not on this system.
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise InvalidInput("run", path, "another process is writing it; wait for that, or stop it") from None
+    return file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,25 +12,34 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput
+from ofms.core.typing import AnyArray
+from ofms.core.version import __version__
 from ofms.data import load_dataset
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.protocol import Fleet, Policy
 from ofms.policies.registry import build_policy
+from ofms.runs.checkpoint import FOLDER as CHECKPOINT_FOLDER
+from ofms.runs.checkpoint import Checkpoints, Latest, read_checkpoint
 from ofms.runs.config import RunConfig, change, load_experiment, load_run, resolve
 from ofms.runs.dictionaries import find_dictionary
-from ofms.runs.folder import RunFolder, new_run_folder, require_free
+from ofms.runs.folder import CONFIG, RunFolder, new_run_folder, require_free, unfinished_run
+from ofms.runs.interrupt import RunInterrupted, StopRequest
+from ofms.runs.trackers import require_tracker, start_tracker
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.simulator.measure import Line, Measurement
+from ofms.simulator.progress import Progress
 from ofms.simulator.result import Result
+
+CHECKPOINT_SECONDS = 30.0
+_DEFAULT, _OWN_STREAM = "digits", "own stream"
 
 
 def simulate(
-    experiment: str = "digits",
+    experiment: str = _DEFAULT,
     *,
     policy: str | None = None,
     models: Dictionary | str | os.PathLike[str] | None = None,
@@ -38,6 +48,9 @@ def simulate(
     loopback: bool = False,
     workers: int | None = None,
     progress: bool = False,
+    resume: str | os.PathLike[str] | None = None,
+    checkpoint: float | None = None,
+    tracker: str | None = None,
     **given: Any,
 ) -> Result:
     """Run one policy for a fleet of clients.
@@ -59,6 +72,14 @@ def simulate(
         Run client by client through messages: slow, and the oracle for the fast way.
     workers
         Threads; one for each core by default. The result does not depend on it.
+    resume
+        The folder of a run that was interrupted: it goes on from its last checkpoint, with its own configuration. A
+        dictionary or a stream of one's own must be given again.
+    checkpoint
+        Seconds between two checkpoints of a run that is written to a folder, 30 by default; more where they would take
+        over 2 % of its time.
+    tracker
+        `tensorboard` or `mlflow`: log the metrics there too; for a run that is written to a folder.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
         `hindsight`, `history`) and settings of the policy (`learning_rate`, `window`, …).
@@ -75,6 +96,17 @@ def simulate(
     >>> result.score.shape, result.metric
     ((3,), 'mse')
     """
+    checkpoint = CHECKPOINT_SECONDS if checkpoint is None else checkpoint
+    if not checkpoint >= 0:
+        raise InvalidInput("checkpoint", checkpoint, "give the seconds between two checkpoints, 0 for every exchange")
+    if tracker is not None:
+        require_tracker(tracker)
+        if out is False and resume is None:
+            raise InvalidInput("tracker", tracker, "it follows runs that are written; say out=True or name a folder")
+    if resume is not None:
+        _require_only_resume(policy, loopback, out, given)
+        experiment = os.fspath(Path(os.fspath(resume)) / CONFIG)
+        unfinished_run(Path(os.fspath(resume)))
     if stream is not None and models is None:
         raise InvalidInput("models", None, "say which dictionary predicts your own stream")
     if isinstance(models, str | os.PathLike):
@@ -82,19 +114,30 @@ def simulate(
     repeated = load_run(experiment)
     if repeated is not None:
         config = change(repeated, given, policy)
-        loaded = load_experiment(config.experiment)
+        loaded = load_experiment(_DEFAULT if config.experiment == _OWN_STREAM else config.experiment)
+        if stream is None and config.experiment == _OWN_STREAM:
+            raise InvalidInput("stream", None, "the run was of a stream of your own; give it again")
     else:
         loaded = load_experiment(experiment)
         if stream is not None:
             stream.require_sound()
-            experiment = "own stream"
-            given = {"clients": stream.clients, "rounds": stream.rounds} | given
-        task = stream.task if stream is not None else load_dataset(loaded.dataset).task
+            experiment = _OWN_STREAM
+            loaded = msgspec.structs.replace(loaded, stream=None)
+        elif loaded.stream is not None:
+            stream = loaded.stream.read()
+        if stream is not None:
+            sizes = {"clients": stream.clients, "rounds": stream.rounds}
+            said = {"clients": loaded.clients, "rounds": loaded.rounds} if experiment != _OWN_STREAM else {}
+            given = sizes | {key: value for key, value in said.items() if value is not None} | given
+        task = stream.task if stream is not None else load_dataset(str(loaded.dataset)).task
         config = resolve(loaded, experiment, task=task, policy=policy or "ofms-ft", given=given)
     if not isinstance(out, bool):
         require_free(Path(os.fspath(out)))
+    if stream is None and config.stream is not None:
+        stream = config.stream.read()
     if stream is None:
-        stream = load_dataset(config.dataset).stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
+        dataset = load_dataset(str(config.dataset))
+        stream = dataset.stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
         stream.require_sound()
     elif stream.clients < config.clients or stream.rounds < config.rounds:
         raise InvalidInput(
@@ -117,13 +160,26 @@ def simulate(
         loopback=loopback,
         workers=workers,
         progress=progress,
+        resume=None if resume is None else Path(os.fspath(resume)),
+        checkpoint=checkpoint,
+        tracker=tracker,
     )
+
+
+def _require_only_resume(policy: str | None, loopback: bool, out: object, given: dict[str, Any]) -> None:
+    """Refuse what would change a run in the middle."""
+    named = [*(["policy"] if policy else []), *(["loopback"] if loopback else []), *given]
+    if out not in (False, None):
+        named.append("out")
+    if named:
+        raise InvalidInput("resume", named[0], "a run goes on as it was; leave out everything else")
 
 
 def prepare(experiment: str, *, given: dict[str, Any]) -> tuple[RunConfig, Dictionary]:
     """An experiment's configuration and its dictionary, without a run."""
     loaded = load_experiment(experiment)
-    config = resolve(loaded, experiment, task=load_dataset(loaded.dataset).task, given=given)
+    task = loaded.stream.task if loaded.stream is not None else load_dataset(str(loaded.dataset)).task
+    config = resolve(loaded, experiment, task=task, given=given)
     return config, find_dictionary(loaded, config, progress=True)
 
 
@@ -138,6 +194,9 @@ def _run(
     loopback: bool,
     workers: int | None,
     progress: bool,
+    resume: Path | None,
+    checkpoint: float,
+    tracker: str | None,
 ) -> Result:
     metric = "accuracy" if stream.task == "classification" else "mse"
     dtype = getattr(torch, config.dtype)
@@ -164,36 +223,112 @@ def _run(
         hindsight=config.hindsight,
         history=config.history,
     )
-    folder = None if out is False else new_run_folder(None if out is True else os.fspath(out), config)
+    folder = resume
+    if folder is None and out is not False:
+        folder = new_run_folder(None if out is True else os.fspath(out), config)
+    fingerprint = stream.fingerprint()
+    before, elapsed = 0, 0.0
+    if resume is not None and isinstance(simulation, FusedSimulation):
+        before, elapsed = _go_on(resume, simulation, measurement, fleet.catalogue.revision, fingerprint)
     lines: list[Line] = []
-    started = time.perf_counter()
+    started = time.perf_counter() - elapsed
     with (
-        RunFolder(folder, config) if folder is not None else nullcontext() as written,
-        tqdm(total=config.rounds, desc=policy.name, unit="round", disable=None if progress else True) as bar,
+        RunFolder(folder, config, rounds=before) if folder is not None else nullcontext() as written,
+        Progress(policy.name, metric, config.rounds, done=before, shown=progress) as view,
+        StopRequest() if folder is not None else nullcontext() as stop,
+        start_tracker(tracker, config, folder) if tracker and folder else nullcontext() as tracking,
     ):
+        checkpoints = None
+        if written is not None and isinstance(simulation, FusedSimulation):
+            checkpoints = Checkpoints(written.path, checkpoint)
+            lines += written.lines
         for exchange in simulation.exchanges():
             new = measurement.add(exchange)
             lines += new
             if written is not None:
                 written.add_rounds(new)
-            regret = f", regret {new[-1]['regret']:.2f}" if config.hindsight else ""
-            bar.set_postfix_str(f"{metric} {new[-1]['mean']:.4f}{regret}", refresh=False)
-            bar.update(len(new))
-    clients = measurement.per_client() | {"budget": fleet.budgets}
-    if isinstance(simulation, LoopbackSimulation):
-        clients["seconds"] = np.array([client.seconds for client in simulation.clients])
-    result = Result(
-        config=config,
-        metric=metric,
-        clients=clients,
-        history=measurement.first_clients(),
-        lines=lines,
-        seconds=time.perf_counter() - started,
-        bound=policy.bound,
-        not_covered=policy.not_covered,
-        revision=fleet.catalogue.revision,
-        folder=folder,
-    )
+            if tracking is not None:
+                tracking.add_rounds(new)
+            view.add(new)
+            stopped = stop is not None and stop.wanted and len(lines) < config.rounds
+            if checkpoints is not None and isinstance(simulation, FusedSimulation) and (stopped or checkpoints.due):
+                seconds = time.perf_counter() - started
+                _checkpoint(checkpoints, simulation, measurement, fleet.catalogue.revision, fingerprint, seconds)
+            if stopped:
+                again = (
+                    f"go on with: ofms run --resume {folder}" if checkpoints is not None else "it has to start again"
+                )
+                raise RunInterrupted(f"stopped after round {len(lines)} of {config.rounds}; {again}")
+        clients = measurement.per_client() | {"budget": fleet.budgets}
+        if isinstance(simulation, LoopbackSimulation):
+            clients["seconds"] = np.array([client.seconds for client in simulation.clients])
+        result = Result(
+            config=config,
+            metric=metric,
+            clients=clients,
+            history=measurement.first_clients(),
+            lines=lines,
+            seconds=time.perf_counter() - started,
+            bound=policy.bound,
+            not_covered=policy.not_covered,
+            revision=fleet.catalogue.revision,
+            models=fleet.catalogue.names,
+            folder=folder,
+        )
+        if tracking is not None:
+            tracking.finish(result.summary())
     if written is not None:
         written.finish(result.clients, result.history, msgspec.to_builtins(result.summary()))
+        shutil.rmtree(written.path / CHECKPOINT_FOLDER, ignore_errors=True)
     return result
+
+
+def _checkpoint(
+    checkpoints: Checkpoints,
+    simulation: FusedSimulation,
+    measurement: Measurement,
+    revision: str,
+    fingerprint: str,
+    seconds: float,
+) -> None:
+    arrays: dict[str, AnyArray] = {}
+    values: dict[str, Any] = {"seconds": seconds}
+    for part, whole in (("simulation", simulation), ("measurement", measurement)):
+        some_arrays, some_values = whole.take_apart()
+        arrays |= {f"{part}.{name}": np.ascontiguousarray(array) for name, array in some_arrays.items()}
+        values |= {f"{part}.{name}": value for name, value in some_values.items()}
+    checkpoints.write(
+        Latest(
+            version=__version__,
+            rounds=measurement.rounds,
+            exchange=simulation.next_exchange,
+            revision=revision,
+            stream=fingerprint,
+            values=values,
+            file=f"{measurement.rounds}.safetensors",
+        ),
+        arrays,
+    )
+
+
+def _go_on(
+    run: Path, simulation: FusedSimulation, measurement: Measurement, revision: str, fingerprint: str
+) -> tuple[int, float]:
+    """Bring a run to its last checkpoint; how many rounds that is, and how many seconds they took."""
+    found = read_checkpoint(run)
+    if found is None:
+        return 0, 0.0
+    latest, arrays = found
+    for name, then, now in (("dictionary", latest.revision, revision), ("stream", latest.stream, fingerprint)):
+        if then != now:
+            raise InvalidInput("resume", run, f"its {name} was another one; give the same again")
+    try:
+        for part, whole in (("simulation", simulation), ("measurement", measurement)):
+            prefix = f"{part}."
+            whole.put_together(
+                {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)},
+                {name.removeprefix(prefix): value for name, value in latest.values.items() if name.startswith(prefix)},
+            )
+        return latest.rounds, float(latest.values["seconds"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise InvalidInput("resume", run, f"its checkpoint does not fit the run ({error}); start it again") from None

@@ -34,6 +34,9 @@ class Exchange:
         [N, n, K] the losses that clients incur with each model: of adapted copies where a policy adapts.
     expected_vote
         [N, K] E_t[vote].
+    frozen_scores
+        [N, n] like `scores`, had the dictionary not been fine-tuned and the choices been the same; None where it is not
+        measured.
     """
 
     index: int
@@ -46,6 +49,7 @@ class Exchange:
     model_scores: Floats
     played: Floats
     expected_vote: Floats
+    frozen_scores: Floats | None = None
 
 
 def policy_losses(losses: Floats, held: Flags, bound: str) -> Floats:

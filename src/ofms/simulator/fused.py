@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +12,8 @@ import torch
 from ofms.compute.engine import Engine
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
+from ofms.core.states import put_together, take_apart
+from ofms.core.typing import AnyArray
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.protocol import Adapted, Fleet, Policy, tuning_window_of
@@ -45,22 +49,49 @@ class FusedSimulation:
         self.policy, self.fleet, self.stream = policy, fleet, stream
         self.seed, self.hindsight = seed, hindsight
         self.engine = Engine(dictionary, stream, dtype=dtype, workers=workers)
+        # The dictionary as it was: what the same choices would have come to without fine-tuning.
+        self.frozen: Engine | None = None
+        if hindsight and policy.local is not None and policy.local.rate > 0:
+            self.frozen = Engine(dictionary, stream, dtype=dtype, workers=workers)
+        self.client_state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(stream.clients))
+        self.server_state = policy.server.open(fleet.catalogue, fleet.bandwidth)
+        self.next_exchange = 0
 
     def parameters(self) -> Parameters:
         """A copy of the dictionary's parameters and buffers as they are now."""
         return [self.engine.state(model) for model in range(len(self.fleet.catalogue))]
 
-    def exchanges(self) -> Iterator[Exchange]:
-        """All exchanges, one after the other."""
-        client_state = self.policy.client.join(self.fleet.catalogue, self.fleet.budgets, np.arange(self.stream.clients))
-        server_state = self.policy.server.open(self.fleet.catalogue, self.fleet.bandwidth)
-        with self.engine:
-            for exchange in range(self.fleet.schedule.exchanges):
-                client_state, server_state, record = self._exchange(exchange, client_state, server_state)
-                yield record
+    def take_apart(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+        """Everything that changes from exchange to exchange, as arrays and values."""
+        arrays: dict[str, AnyArray] = {}
+        values: dict[str, Any] = {"next_exchange": self.next_exchange}
+        for half, state in (("client", self.client_state), ("server", self.server_state)):
+            part_arrays, part_values = take_apart(state, f"{half}.")
+            arrays |= part_arrays
+            values |= part_values
+        for model in range(len(self.fleet.catalogue)):
+            arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in self.engine.state(model).items()}
+        return arrays, values
 
-    def _exchange(self, exchange: int, client_state: object, server_state: object) -> tuple[object, object, Exchange]:
+    def put_together(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
+        """Go on from what was taken apart."""
+        self.client_state = put_together(self.client_state, arrays, values, "client.")
+        self.server_state = put_together(self.server_state, arrays, values, "server.")
+        for model in range(len(self.fleet.catalogue)):
+            prefix = f"model.{model}."
+            state = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            self.engine.load_state(model, {name: torch.from_numpy(array) for name, array in state.items()})
+        self.next_exchange = int(values["next_exchange"])
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """All exchanges that are left, one after the other."""
+        with self.engine, self.frozen or nullcontext():
+            while self.next_exchange < self.fleet.schedule.exchanges:
+                yield self._exchange(self.next_exchange)
+
+    def _exchange(self, exchange: int) -> Exchange:
         policy, engine, local = self.policy, self.engine, self.policy.local
+        client_state, server_state = self.client_state, self.server_state
         span = self.fleet.schedule.span(exchange)
         draws = Draws(self.seed, exchange)
         client_state, requests = policy.client.request(client_state, draws)
@@ -85,13 +116,19 @@ class FusedSimulation:
         client_state, reports = policy.client.learn(client_state, plan, losses)
         server_state, step = policy.server.absorb(server_state, reports)
         targets = self.stream.y[:, span[0] : span[1]]
+        scores = client_scores(own.outputs, plan.vote, targets, engine.task)
+        frozen_scores = scores
+        if self.frozen is not None and span[0] >= (local.warm_up if local else 0):
+            frozen = self.frozen.evaluate(span, plan.vote > 0, hindsight=False).result()
+            frozen_scores = client_scores(frozen.outputs, plan.vote, targets, engine.task)
         record = Exchange(
             index=exchange,
             span=span,
             grants=grants,
             plan=plan,
             traffic=count_bytes(self.fleet.catalogue, grants, reports, local.copies if local else 1),
-            scores=client_scores(own.outputs, plan.vote, targets, engine.task),
+            scores=scores,
+            frozen_scores=frozen_scores if self.frozen is not None else None,
             losses=shared.losses,
             model_scores=model_scores(shared.outputs, targets, engine.task),
             played=np.where(plan.held[:, None], own.losses, shared.losses),
@@ -99,4 +136,5 @@ class FusedSimulation:
         )
         if update:
             engine.apply(update.result(), step)
-        return client_state, server_state, record
+        self.client_state, self.server_state, self.next_exchange = client_state, server_state, exchange + 1
+        return record

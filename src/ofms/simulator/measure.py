@@ -12,6 +12,7 @@ from ofms.core.typing import AnyArray, Floats
 from ofms.simulator.exchange import Exchange
 
 Line = dict[str, Any]
+_SUMS = ("score", "frozen_score", "model_score", "down", "up", "most_held", "held_rounds", "voted")
 
 
 class Measurement:
@@ -26,6 +27,8 @@ class Measurement:
         self._kept: dict[str, list[AnyArray]] = {}
         self.rounds = 0
         self.score = np.zeros(clients)
+        self.frozen_score = np.zeros(clients)
+        self.has_frozen = False
         self.model_score = np.zeros((clients, models))
         self.regret = ClientRegret.start(clients, models)
         self.down = np.zeros(clients, dtype=np.int64)
@@ -49,6 +52,9 @@ class Measurement:
         for step in range(rounds):
             self.rounds += 1
             self.score += exchange.scores[:, step]
+            if exchange.frozen_scores is not None:
+                self.has_frozen = True
+                self.frozen_score += exchange.frozen_scores[:, step]
             if self.hindsight:
                 self.model_score += exchange.model_scores[:, step]
                 # A model that nobody holds may have stopped being finite: then it is just not the best one.
@@ -95,12 +101,33 @@ class Measurement:
                 "regret_std": float(regret.std()),
                 "regret_quantiles": [low, middle, high],
             }
+        if self.has_frozen:
+            line["frozen"] = float(self.frozen_score.mean() / self.rounds)
         return line | {
             "down": int(exchange.traffic.down.sum()) if first else 0,
             "up": int(exchange.traffic.up.sum()) if first else 0,
             "held": float(exchange.traffic.held.mean()),
             "groups": exchange.grants.groups,
         }
+
+    def take_apart(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+        """The sums so far, as arrays and values."""
+        arrays = {name: getattr(self, name) for name in _SUMS}
+        arrays |= {"incurred": self.regret.incurred, "hindsight": self.regret.hindsight}
+        kept = {f"kept.{name}": np.stack(values) for name, values in self._kept.items()}
+        return arrays | kept, {"rounds": self.rounds, "has_frozen": self.has_frozen}
+
+    def put_together(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
+        """Go on from what was taken apart."""
+        for name in _SUMS:
+            if arrays[name].shape != getattr(self, name).shape:
+                raise ValueError(f"{name} is of {list(arrays[name].shape)}")
+            setattr(self, name, arrays[name])
+        self.regret = ClientRegret(arrays["incurred"], arrays["hindsight"])
+        self._kept = {
+            name.removeprefix("kept."): list(array) for name, array in arrays.items() if name.startswith("kept.")
+        }
+        self.rounds, self.has_frozen = int(values["rounds"]), bool(values["has_frozen"])
 
     def per_client(self) -> dict[str, AnyArray]:
         """Arrays with a leading client axis."""
@@ -112,6 +139,8 @@ class Measurement:
             "held_share": self.held_rounds / self.rounds,
             "vote_share": self.voted / self.rounds,
         }
+        if self.has_frozen:
+            arrays["frozen_score"] = self.frozen_score / self.rounds
         if self.hindsight:
             arrays["regret"] = self.regret.value
             arrays["model_score"] = self.model_score / self.rounds

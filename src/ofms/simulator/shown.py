@@ -1,31 +1,22 @@
-"""Tables for a terminal."""
+"""What a result looks like: tables and curves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ofms.core.typing import Floats
-from ofms.simulator.result import Result
+from ofms.drawing.charts import Curve, draw_curves
+from ofms.drawing.tables import format_table
+
+if TYPE_CHECKING:
+    from ofms.simulator.result import Result
 
 
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side: the first to the left, the others to the right.
-
-    >>> print(format_table(["model", "bytes"], [["small", "12"], ["large", "3,456"]]))
-    model  bytes
-    -----  -----
-    small     12
-    large  3,456
-    """
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = [header, ["-" * width for width in widths], *rows]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+REGRET_LABEL = "average regret (selection loss)"
 
 
 def format_score(score: Floats, metric: str) -> str:
@@ -41,7 +32,7 @@ def format_score(score: Floats, metric: str) -> str:
 
 def format_regret(result: Result) -> str:
     """Average regret: a round's mean over clients."""
-    return "–" if result.regret is None else f"{result.regret.mean() / result.config.rounds:.4f}"
+    return f"{result.regret().mean() / result.config.rounds:.4f}" if result.hindsight else "–"
 
 
 def format_bound(result: Result) -> str:
@@ -71,3 +62,16 @@ def result_table(result: Result) -> str:
     """One run."""
     table = comparison_table([(result.config.policy, result)], result)
     return table if result.bound is not None else f"{table}\nbound not covered: {result.not_covered}"
+
+
+def regret_curve(name: str, result: Result) -> Curve:
+    """Average regret over rounds, its spread over clients, and its bound at the end where it is covered."""
+    rounds = np.arange(1, len(result.lines) + 1)
+    low, _, high = (np.array([line["regret_quantiles"] for line in result.lines]) / rounds[:, None]).T
+    bound = None if result.bound is None else float(result.bound.mean()) / len(rounds)
+    return Curve(name, result.over_rounds("regret") / rounds, low, high, bound)
+
+
+def draw_regret(runs: Sequence[tuple[str, Result]], path: Path) -> None:
+    """The average regret of clients over rounds, with its spread, and the bound where it is covered."""
+    draw_curves([("", [regret_curve(name, result) for name, result in runs])], [path], ylabel=REGRET_LABEL)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import Floats
-from ofms.simulator.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,30 +30,31 @@ class Curve:
     bound: float | None = None
 
 
-def draw_regret(runs: Sequence[tuple[str, Result]], path: Path) -> None:
-    """The average regret of clients over rounds, with its spread, and the bound where it is covered."""
-    curves = []
-    for name, result in runs:
-        rounds = np.arange(1, len(result.lines) + 1)
-        low, _, high = (np.array([line["regret_quantiles"] for line in result.lines]) / rounds[:, None]).T
-        bound = None if result.bound is None else float(result.bound.mean()) / len(rounds)
-        curves.append(Curve(name, result.over_rounds("regret") / rounds, low, high, bound))
-    draw_curves([("", curves)], [path], ylabel="average regret (selection loss)")
-
-
-def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[Path], *, ylabel: str) -> None:
-    """Curves over rounds, panels side by side; a triangle marks a bound on a curve's last value."""
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of some inches, or a line that says what is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InvalidInput("picture", paths[0].name, "it needs matplotlib: pip install 'ofms[experiments]'") from None
-    figure = Figure(figsize=(6.4 if len(panels) == 1 else 4.8 * len(panels), 4), layout="constrained")
+        raise InvalidInput("picture", "none", "it needs matplotlib: pip install 'ofms[experiments]'") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[Path], *, ylabel: str) -> None:
+    """Write `curves_figure` to files, each in the format of its name."""
+    figure = curves_figure(panels, ylabel=ylabel)
+    for path in paths:
+        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str) -> Figure:
+    """Curves over rounds, panels side by side; a triangle marks a bound on a curve's last value."""
+    figure = new_figure(6.4 if len(panels) == 1 else 4.8 * len(panels), 4)
     for place, (axes, (title, curves)) in enumerate(
         zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)
     ):
         banded = False
         for number, curve in enumerate(curves):
-            colour = _COLOURS[number % len(_COLOURS)]
+            colour = COLOURS[number % len(COLOURS)]
             rounds = np.arange(1, len(curve.values) + 1)
             axes.plot(rounds, curve.values, color=colour, label=curve.label)
             if curve.low is not None and curve.high is not None:
@@ -77,5 +81,4 @@ def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[P
         if curves:
             heading = "mean over clients; band: 10 to 90 % of them" if banded else None
             axes.legend(frameon=False, title=heading, loc="best")
-    for path in paths:
-        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return figure

@@ -6,7 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ofms.report.tables import format_table
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side: the first to the left, the others to the right.
+
+    >>> print(format_table(["model", "bytes"], [["small", "12"], ["large", "3,456"]]))
+    model  bytes
+    -----  -----
+    small     12
+    large  3,456
+    """
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = [header, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,58 @@
+"""States of policies as plain arrays and values, so that they can be written and read back without unpickling."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ofms.core.typing import AnyArray
+
+T = TypeVar("T")
+
+
+def take_apart(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], dict[str, Any]]:
+    """The arrays and the other values of a dataclass and those inside it, by their path.
+
+    >>> from ofms.core.packing import Packing
+    >>> take_apart(Packing(np.array([1]), 3))
+    ({'bin': array([1])}, {'count': 3})
+    """
+    arrays: dict[str, AnyArray] = {}
+    values: dict[str, Any] = {}
+    for name, value in _parts(state):
+        if isinstance(value, np.ndarray):
+            arrays[prefix + name] = value
+        elif is_dataclass(value):
+            inner_arrays, inner_values = take_apart(value, f"{prefix}{name}.")
+            arrays |= inner_arrays
+            values |= inner_values
+        else:
+            values[prefix + name] = value
+    return arrays, values
+
+
+def put_together(template: T, arrays: dict[str, AnyArray], values: dict[str, Any], prefix: str = "") -> T:
+    """A state like `template` with the content that was taken apart; KeyError or ValueError where it does not fit."""
+    changes: dict[str, Any] = {}
+    for name, value in _parts(template):
+        if isinstance(value, np.ndarray):
+            found = arrays[prefix + name]
+            if found.shape != value.shape or found.dtype != value.dtype:
+                raise ValueError(
+                    f"{prefix}{name} is {found.dtype}{list(found.shape)}, not {value.dtype}{list(value.shape)}"
+                )
+            changes[name] = found
+        elif is_dataclass(value):
+            changes[name] = put_together(value, arrays, values, f"{prefix}{name}.")
+        else:
+            changes[name] = values[prefix + name]
+    made: T = replace(template, **changes)  # type: ignore[type-var]
+    return made
+
+
+def _parts(state: object) -> list[tuple[str, Any]]:
+    if not is_dataclass(state):
+        raise TypeError(f"a state is a dataclass, not {type(state).__name__}")
+    return [(field.name, getattr(state, field.name)) for field in fields(state)]

@@ -1,0 +1,113 @@
+"""A stream of one's own from a file: CSV, Parquet, or NumPy's `.npz`."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ofms.core.errors import InvalidInput
+from ofms.core.typing import AnyArray
+from ofms.data.stream import Stream, Task
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """Where a stream is and how to read it.
+
+    Attributes
+    ----------
+    file
+        A `.csv` or `.parquet` table with a row a sample, or a `.npz` with arrays `x` [N, T, ...] and `y` [N, T].
+    task
+        `classification` or `regression`.
+    target
+        The column to predict.
+    client
+        The column that says whose sample it is; each client's rows come in the order of the file.
+    features
+        The columns that models see, in their order; all others by default.
+    """
+
+    file: str
+    task: Task
+    target: str | None = None
+    client: str | None = None
+    features: tuple[str, ...] | None = None
+
+    def read(self) -> Stream:
+        """The stream; clients with more samples than the one with the fewest are cut to its length."""
+        path = Path(self.file)
+        if not path.is_file():
+            raise InvalidInput("stream.file", self.file, "there is no such file; paths are relative to the experiment")
+        if path.suffix == ".npz":
+            return self._from_arrays(path)
+        if path.suffix not in (".csv", ".parquet"):
+            raise InvalidInput("stream.file", self.file, "give a .csv, .parquet or .npz file")
+        return self._from_table(path)
+
+    def _from_arrays(self, path: Path) -> Stream:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                x, y = file["x"], file["y"]
+        except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+            raise InvalidInput("stream.file", path, f"it needs arrays x and y of plain numbers ({error})") from None
+        return _stream(np.asarray(x), np.asarray(y), self.task)
+
+    def _from_table(self, path: Path) -> Stream:
+        table = _read_table(path)
+        if self.target is None or self.client is None:
+            missing = "target" if self.target is None else "client"
+            raise InvalidInput(f"stream.{missing}", None, f"name the column; the file has {_names(table)}")
+        features = self.features or tuple(name for name in table.columns if name not in (self.target, self.client))
+        columns = [("target", self.target), ("client", self.client), *(("features", each) for each in features)]
+        for field, name in columns:
+            if name not in table.columns:
+                raise InvalidInput(f"stream.{field}", name, f"the file has no such column; it has {_names(table)}")
+        for name in (*features, self.target):
+            if table[name].dtype.kind not in "fiub":
+                raise InvalidInput(f"column {name}", table[name].dtype, "give numbers; leave it out or encode it")
+            if table[name].isna().any():
+                row = int(table[name].isna().to_numpy().argmax())
+                raise InvalidInput(f"column {name}", "missing", f"row {row + 1} has no value; drop or fill it")
+        groups = [rows for _, rows in table.groupby(self.client, sort=True)]
+        length = min(len(rows) for rows in groups)
+        x = np.stack([rows[list(features)].to_numpy()[:length] for rows in groups])
+        y = np.stack([rows[self.target].to_numpy()[:length] for rows in groups])
+        return _stream(x, y, self.task)
+
+
+def _read_table(path: Path) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise InvalidInput("stream.file", path, "reading it needs pandas: pip install 'ofms[experiments]'") from None
+    try:
+        table = pandas.read_csv(path) if path.suffix == ".csv" else pandas.read_parquet(path)
+    except ImportError:
+        raise InvalidInput("stream.file", path, "reading Parquet needs pyarrow: pip install 'ofms[parquet]'") from None
+    except (ValueError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput("stream.file", path, f"it cannot be read as {path.suffix[1:]} ({reason})") from None
+    if len(table) == 0:
+        raise InvalidInput("stream.file", path, "it has no rows")
+    return table
+
+
+def _names(table: Any) -> str:
+    return ", ".join(str(name) for name in list(table.columns)[:12])
+
+
+def _stream(x: AnyArray, y: AnyArray, task: Task) -> Stream:
+    if x.dtype.kind not in "fiub" or y.dtype.kind not in "fiub":
+        raise InvalidInput("stream", f"{x.dtype}, {y.dtype}", "inputs and targets must be numbers")
+    if task == "classification":
+        if (y != np.floor(y)).any():
+            raise InvalidInput("stream targets", y.dtype, "classes are whole numbers from 0 on")
+        y = y.astype(np.int64)
+    stream = Stream(x.astype(np.float32), y if task == "classification" else y.astype(np.float32), task)
+    stream.require_sound()
+    return stream

@@ -1,0 +1,1 @@
+"""Tables and charts, of whatever is in them."""

@@ -1,0 +1,78 @@
+"""What a run shows while it goes on: a live view in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from tqdm import tqdm
+
+from ofms.runs.units import human_bytes
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """Progress and time left, the metric, regret, memory and bytes so far.
+
+    In a terminal two lines are drawn over and over; elsewhere a line comes every ten seconds and at the end.
+    """
+
+    def __init__(self, name: str, metric: str, rounds: int, *, done: int, shown: bool) -> None:
+        self.name, self.metric, self.rounds, self.done, self.shown = name, metric, rounds, done, shown
+        self.live = shown and sys.stderr.isatty()
+        self._began = self._last = time.monotonic()
+        self._start, self._down, self._up = done, 0, 0
+
+    def __enter__(self) -> Self:
+        self._bar: tqdm[Any] = tqdm(
+            total=self.rounds,
+            initial=self.done,
+            desc=self.name,
+            unit="round",
+            disable=not self.live,
+            dynamic_ncols=True,
+        )
+        self._figures: tqdm[Any] = tqdm(
+            total=0, position=1, bar_format="{desc}", disable=not self.live, dynamic_ncols=True, leave=True
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._figures.close()
+        self._bar.close()
+
+    def add(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Show some more rounds."""
+        if not self.shown:
+            return
+        self.done += len(lines)
+        self._down += sum(line["down"] for line in lines)
+        self._up += sum(line["up"] for line in lines)
+        if self.live:
+            self._figures.set_description_str(f"  {self.figures(lines[-1])}", refresh=False)
+            self._bar.update(len(lines))
+            if time.monotonic() - self._last > 0.1 or self.done == self.rounds:
+                self._last = time.monotonic()
+                self._figures.refresh()
+        elif self.done == self.rounds or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            left = (self._last - self._began) / max(1, self.done - self._start) * (self.rounds - self.done)
+            print(
+                f"{self.name}: round {self.done} of {self.rounds}, {left:.0f} s left; {self.figures(lines[-1])}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def figures(self, line: Mapping[str, Any]) -> str:
+        """The figures of a round in one line."""
+        parts = [f"{self.metric} {line['mean']:.4f}"]
+        if "frozen" in line:
+            parts.append(f"frozen {line['frozen']:.4f}")
+        if "regret" in line:
+            parts.append(f"regret {line['regret']:.2f}")
+        parts.append(f"held {human_bytes(line['held'])} a client")
+        parts.append(f"down {human_bytes(self._down)}, up {human_bytes(self._up)}")
+        return ", ".join(parts)

@@ -1,0 +1,84 @@
+"""Streams from files of one's own, and how broken ones are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+from ofms.core.errors import InvalidInput
+from ofms.data.table import TableSource
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> TableSource:
+    table = pandas.DataFrame(
+        {
+            "device": ["b", "a", "b", "a", "b"],
+            "heat": [1.0, 2.0, 3.0, 4.0, 5.0],
+            "note": ["x"] * 5,
+            "load": [10, 20, 30, 40, 50],
+            "label": [0, 1, 1, 0, 1],
+        }
+    )
+    table.to_csv(tmp_path / "data.csv", index=False)
+    return TableSource(str(tmp_path / "data.csv"), "classification", "label", "device", ("load", "heat"))
+
+
+def test_rows_become_a_stream_in_the_order_of_the_file(source: TableSource) -> None:
+    stream = source.read()
+    assert stream.x.tolist() == [[[20, 2], [40, 4]], [[10, 1], [30, 3]]], "b is cut to the length of a"
+    assert stream.y.tolist() == [[1, 0], [0, 1]]
+    assert stream.y.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target": "colour"}, r"stream\.target = colour: the file has no such column; it has device, heat"),
+        ({"client": None}, r"stream\.client = None: name the column"),
+        ({"features": None}, r"column note = .*: give numbers"),
+        ({"features": ("heat", "cold")}, r"stream\.features = cold"),
+        ({"task": "classification", "target": "heat"}, None),
+        ({"file": "nothing.csv"}, "there is no such file"),
+        ({"file": "data.xlsx"}, "no such file"),
+    ],
+)
+def test_sources_that_make_no_sense_are_refused(
+    source: TableSource, changes: dict[str, object], message: str | None
+) -> None:
+    changed = replace(source, **changes)  # type: ignore[arg-type]
+    if message is None:
+        assert changed.read().y.tolist() == [[2, 4], [1, 3]], "whole numbers stored as floats are classes too"
+        return
+    with pytest.raises(InvalidInput, match=message) as refusal:
+        changed.read()
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_broken_files_are_refused(source: TableSource, tmp_path: Path) -> None:
+    path = Path(source.file)
+    path.write_text(path.read_text().replace("3.0", ""))
+    with pytest.raises(InvalidInput, match=r"column heat = missing: row 3 has no value"):
+        source.read()
+    path.write_text("")
+    with pytest.raises(InvalidInput, match="cannot be read as csv"):
+        source.read()
+    path.write_text("device,heat,load,label\n")
+    with pytest.raises(InvalidInput, match="no rows"):
+        source.read()
+    (tmp_path / "data.parquet").write_bytes(b"PAR1 but not really")
+    with pytest.raises(InvalidInput, match="cannot be read as parquet"):
+        replace(source, file=str(tmp_path / "data.parquet")).read()
+    np.savez(tmp_path / "data.npz", x=np.zeros((2, 3, 1)))
+    with pytest.raises(InvalidInput, match="arrays x and y"):
+        replace(source, file=str(tmp_path / "data.npz")).read()
+    np.savez(tmp_path / "data.npz", x=np.zeros((2, 3, 1)), y=np.full((2, 3), 0.5))
+    with pytest.raises(InvalidInput, match="whole numbers"):
+        replace(source, file=str(tmp_path / "data.npz")).read()
+    path.with_suffix(".txt").write_text("x")
+    with pytest.raises(InvalidInput, match=r"\.csv, \.parquet or \.npz"):
+        replace(source, file=str(path.with_suffix(".txt"))).read()

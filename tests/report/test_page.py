@@ -1,0 +1,128 @@
+"""The page, as a person would open it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ofms
+from ofms.cli import _main
+from ofms.core.errors import InvalidInput
+from ofms.report.page import write_report
+from tests.problems import regression_problem
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs on the same stream: one whose regret has a bound, one of another policy."""
+    folder = tmp_path_factory.mktemp("runs")
+    dictionary, stream = regression_problem(clients=6, rounds=30)
+    common = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "60%"}
+    ofms.simulate(policy="ofms-ft", preset="theory", out=folder / "theory", **common)
+    ofms.simulate(policy="mab", preset="theory", out=folder / "mab", **common)
+    return [folder / "theory", folder / "mab"]
+
+
+def test_the_page_is_whole_and_needs_no_network(runs: list[Path]) -> None:
+    page = write_report(runs[:1]).read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    for chart in ("metric", "regret", "gain", "groups", "memory", "bytes", "shares", "weights-0", "weights-5"):
+        assert f'data-chart="{chart}"' in page
+    assert "average regret" in page
+    assert "ofms run config.toml" in page
+    assert "budget = &#34;3&#34;" in page
+    outside = re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page)
+    assert not outside, "nothing is fetched"
+    clips = re.findall(r'<clipPath id="([^"]+)"', page)
+    assert clips
+    assert len(set(clips)) == len(clips), "charts do not share their clip paths"
+
+
+def test_several_runs_stand_side_by_side(runs: list[Path], tmp_path: Path) -> None:
+    page = write_report(runs, tmp_path / "both.html").read_text()
+    assert "Runs side by side" in page
+    assert "Best by its mean: " in page
+    for name in ("ofms-ft", "mab"):
+        assert f"<td>{name}</td>" in page
+
+
+def test_the_command_writes_it(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _main(["report", str(runs[1])]) == 0
+    assert str(runs[1] / "report.html") in capsys.readouterr().out
+    assert _main(["report", str(tmp_path / "nothing")]) == 2
+    assert "no run is there" in capsys.readouterr().err
+    for name, message in (("summary.json", "it is not finished"), ("clients.npz", "it is damaged")):
+        broken = tmp_path / name
+        shutil.copytree(runs[0], broken)
+        if name == "summary.json":
+            (broken / name).unlink()
+        else:
+            (broken / name).write_bytes(b"PK damaged")
+        assert _main(["report", str(broken)]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert len(error.splitlines()) == 1
+
+
+def test_runs_of_different_metrics_have_no_page_in_common(runs: list[Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(runs[0], other)
+    summary = other / "summary.json"
+    summary.write_text(summary.read_text().replace('"mse"', '"accuracy"'))
+    with pytest.raises(InvalidInput, match="accuracy and mse"):
+        write_report([runs[0], other], tmp_path / "page.html")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium through its driver."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromium-driver are not installed")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1200,900"):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield chrome
+    chrome.quit()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_page_in_chromium(browser: Any, runs: list[Path], theme: str, width: int, tmp_path: Path) -> None:
+    """It loads without an error, its charts are there and visible, in both themes, on a desk and on a phone."""
+    path = write_report(runs[:1], tmp_path / "report.html")
+    media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    browser.get(path.as_uri())
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    charts = browser.find_elements("css selector", "svg[data-chart]")
+    shown = [chart for chart in charts if chart.is_displayed()]
+    assert len(shown) == 8
+    assert all(chart.size["width"] > 0.7 * min(width, 400) and chart.size["height"] > 80 for chart in shown)
+    overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.execute_script(overflow) <= 0, "nothing sticks out on the right"
+
+    background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    ink = browser.execute_script("return getComputedStyle(document.querySelector('svg[data-chart] text')).fill")
+    bright = [sum(int(part) for part in re.findall(r"\d+", colour)[:3]) / 3 for colour in (background, ink)]
+    assert (bright[0] > 200 and bright[1] < 80) if theme == "light" else (bright[0] < 60 and bright[1] > 180)
+
+    browser.execute_script(
+        "const select = document.querySelector('[data-weights] select');"
+        "select.value = '2'; select.dispatchEvent(new Event('change'));"
+    )
+    weights = browser.find_elements("css selector", "svg[data-chart^='weights-']")
+    assert [chart.is_displayed() for chart in weights] == [False, False, True, False, False, False]
+    assert len(browser.get_screenshot_as_png()) > 10_000

@@ -1,0 +1,50 @@
+"""The same metrics in TensorBoard and MLflow, written by their own libraries and read back by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ofms
+from tests.problems import regression_problem
+
+OPTIONS = {"budget": "3", "bandwidth": "60%", "preset": "theory", "rounds": 8}
+
+
+def test_tensorboard_gets_every_round(tmp_path: Path) -> None:
+    dictionary, stream = regression_problem()
+    result = ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run", tracker="tensorboard", **OPTIONS)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("mean")] == list(range(1, 9))
+    assert [event.value for event in events.Scalars("regret")] == pytest.approx(result.over_rounds("regret").tolist())
+    assert events.Scalars("final/mean")[0].value == pytest.approx(result.mean)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_gets_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    dictionary, stream = regression_problem()
+    result = ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run", tracker="mlflow", **OPTIONS)
+    client = mlflow.MlflowClient()
+    run = client.search_runs([client.get_experiment_by_name("ofms").experiment_id])[0]
+    assert run.info.status == "FINISHED"
+    assert run.data.params["budget"] == "3"
+    history = sorted(client.get_metric_history(run.info.run_id, "mean"), key=lambda metric: metric.step)
+    assert [metric.value for metric in history] == pytest.approx(result.over_rounds("mean").tolist())
+    assert run.data.metrics["final_mean"] == pytest.approx(result.mean)
+
+
+def test_trackers_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    dictionary, stream = regression_problem()
+    with pytest.raises(ofms.InvalidInput, match="tracker = paper: use one of tensorboard, mlflow"):
+        ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run", tracker="paper", **OPTIONS)
+    with pytest.raises(ofms.InvalidInput, match="runs that are written"):
+        ofms.simulate(models=dictionary, stream=stream, tracker="tensorboard", **OPTIONS)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,69 @@
+"""The examples run as their first lines say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ofms.policies.registry import build_policy, settings_type
+from tests.problems import fleet_of
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+def run(*arguments: str | Path, folder: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=250
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_own_models_and_data_from_python(tmp_path: Path) -> None:
+    printed = run(EXAMPLES / "own_models.py", folder=tmp_path)
+    assert "ofms-ft" in printed
+    assert "score" in printed
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
+def test_own_models_and_data_by_the_command(kind: str, tmp_path: Path) -> None:
+    """The complete example; then the same stream as Parquet and as arrays gives the same figures."""
+    import numpy as np
+    import pandas
+
+    folder = tmp_path / "own_data"
+    ignored = shutil.ignore_patterns("models", "pumps.csv", "__pycache__")
+    shutil.copytree(EXAMPLES / "own_data", folder, ignore=ignored)
+    run("make_files.py", folder=folder)
+    expected = run("-m", "ofms", "run", "experiment.toml", "--out", "first", folder=folder)
+    experiment = folder / "experiment.toml"
+    table = pandas.read_csv(folder / "pumps.csv")
+    if kind == "parquet":
+        table.to_parquet(folder / "pumps.parquet")
+        experiment.write_text(experiment.read_text().replace("pumps.csv", "pumps.parquet"))
+    elif kind == "npz":
+        parts = [rows for _, rows in table.groupby("pump")]
+        x = np.stack([rows[["speed", "temperature", "pressure"]].to_numpy() for rows in parts])
+        np.savez(folder / "pumps.npz", x=x, y=np.stack([rows["next_pressure"].to_numpy() for rows in parts]))
+        before, _, _ = experiment.read_text().partition("[stream]")
+        experiment.write_text(before + '[stream]\nfile = "pumps.npz"\ntask = "regression"\n')
+    printed = run("-m", "ofms", "run", "experiment.toml", "--out", "second", folder=folder)
+    assert printed.splitlines()[:5] == expected.splitlines()[:5]
+    again = run("-m", "ofms", "run", "second/config.toml", "--out", "third", folder=folder)
+    assert again.splitlines()[:5] == expected.splitlines()[:5], "a run repeats from its configuration"
+
+
+def test_a_policy_of_ones_own(tmp_path: Path) -> None:
+    arguments = ["--policy", "examples.epsilon_greedy", "--set", "epsilon=0.05", "--rounds", "30", "--clients", "10"]
+    assert "examples.epsilon_greedy" in run("-m", "ofms", "run", *arguments, "--out", "run", folder=tmp_path)
+    settings = settings_type("examples.epsilon_greedy")(epsilon=0.5)
+    policy = build_policy("examples.epsilon_greedy", settings, fleet_of([2, 2, 2], [4, 4]))
+    assert policy.name == "epsilon-greedy"
+    assert len((EXAMPLES / "epsilon_greedy.py").read_text().splitlines()) <= 45, "forty lines or so"
