@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import ofms
+from ofms.report.page import write_report
 from ofms.runs.config import load_experiment
 from ofms.runs.dictionaries import train_dictionary
 from ofms.simulator.shown import comparison_table, draw_regret
@@ -39,7 +40,10 @@ def main() -> None:
     size = first.config
     print(f"\n{size.clients} clients, {size.rounds} rounds, 20 models, memory for {size.budget} of the largest:\n")
     print(comparison_table(runs, first))
-    print(f"\nregret over rounds: {picture}\nruns and models: {FOLDER}")
+    page = write_report(
+        [FOLDER / f"{run.config.policy}-{run.config.preset}" for _, run in runs], FOLDER / "report.html"
+    )
+    print(f"\nregret over rounds: {picture}\nreport: {page}\nruns and models: {FOLDER}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from ofms.policies.protocol import Fleet
 from ofms.policies.registry import setting_names
 from ofms.reproduction.cells import Cell, CellStore, Record
 from ofms.reproduction.convex import Problem, server_curve
-from ofms.runs.config import RUN_FIELDS
+from ofms.runs.config import RUN_FIELDS, load_experiment
 from ofms.runs.units import human_bytes
 
 POLICIES = {
@@ -134,7 +134,7 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
     header, rows, bold = [""], [[POLICIES.get(name, name)] for name in names], set()
     for column in bench.columns:
         published = paper("comparison").get(paper_column(column), {})
-        header += [f"{TITLES.get(column, column)}, {unit(runs_of(runs, column))}", "paper"]
+        header += [f"{TITLES.get(column, column)}, {unit(column)}", "paper"]
         figures = {name: summarise(runs[name, column]) for name in names}
         for name, row in zip(names, rows, strict=True):
             row += [show(figures[name]), show(published.get(name))]
@@ -195,7 +195,7 @@ def budgets(bench: Bench) -> Section:
     for column in bench.columns:
         published = paper("budgets").get(paper_column(column), {})
         found = {budget: bench.runs(column, budget=budget) for budget in BUDGETS}
-        header += [f"{TITLES[column]}, {unit([run for runs in found.values() for run in runs])}", "paper"]
+        header += [f"{TITLES[column]}, {unit(column)}", "paper"]
         for budget, row in zip(BUDGETS, rows, strict=True):
             row += [show(summarise(found[budget])), show(published.get(budget))]
             data += [record_data(record) for record in found[budget]]
@@ -312,7 +312,7 @@ def gain(bench: Bench) -> Section:
         mean = bench.runs(column, server_step=1) if column not in _IMAGE_SETS else []
         rows.append(
             [
-                f"{TITLES[column]}, {unit(tuned or frozen)}",
+                f"{TITLES[column]}, {unit(column)}",
                 show(summarise(tuned)),
                 show(summarise(frozen)),
                 show(summarise(mean)),
@@ -348,7 +348,7 @@ def _sweep(bench: Bench, name: str, key: str, values: Sequence[str], title: str,
         for column in columns:
             setting: dict[str, Any] = {key: int(value) if key == "interval" else value}
             found = bench.runs(column, **setting)
-            groups = [np.mean(record.over_rounds["groups"]) for record in found]
+            groups = [record.groups for record in found]
             row += [
                 show(summarise(found)),
                 bytes_a_round(found, "down"),
@@ -501,10 +501,11 @@ def scale(records: Sequence[Record]) -> float:
     return 100.0 if records[0].metric == "accuracy" else 1000.0
 
 
-def unit(records: Sequence[Record]) -> str:
-    if not records:
-        return "–"
-    return "%" if records[0].metric == "accuracy" else "MSE ×10⁻³"
+def unit(experiment: str) -> str:
+    """What an experiment's figures are in."""
+    loaded = load_experiment(experiment)
+    task = loaded.stream.task if loaded.stream is not None else load_dataset(str(loaded.dataset)).task
+    return "%" if task == "classification" else "MSE ×10⁻³"
 
 
 def show(figures: Sequence[float] | None) -> str:
@@ -534,14 +535,14 @@ def bytes_a_round(records: Sequence[Record], direction: str) -> str:
 
 def regret_curve(label: str, records: Sequence[Record]) -> Curve:
     """Average regret over rounds, its spread over clients, and its bound at the end."""
-    rounds = np.arange(1, len(records[0].over_rounds["regret"]) + 1)
-    quantiles = np.mean([record.regret_quantiles for record in records], axis=0) / rounds[:, None]
+    rounds = np.arange(1, len(records[0].regret_over_rounds) + 1)
+    low, high = np.mean([record.regret_quantiles for record in records], axis=0) / rounds
     bounds = [record.bound for record in records if record.bound is not None]
     return Curve(
         label,
-        np.mean([record.over_rounds["regret"] for record in records], axis=0) / rounds,
-        quantiles[:, 0],
-        quantiles[:, 2],
+        np.mean([record.regret_over_rounds for record in records], axis=0) / rounds,
+        low,
+        high,
         float(np.mean(bounds)) / len(rounds) if bounds else None,
     )
 
