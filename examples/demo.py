@@ -40,9 +40,8 @@ def main() -> None:
     size = first.config
     print(f"\n{size.clients} clients, {size.rounds} rounds, 20 models, memory for {size.budget} of the largest:\n")
     print(comparison_table(runs, first))
-    page = write_report(
-        [FOLDER / f"{run.config.policy}-{run.config.preset}" for _, run in runs], FOLDER / "report.html"
-    )
+    folders = [FOLDER / f"{run.config.policy}-{run.config.preset}" for _, run in runs]
+    page = write_report(folders, FOLDER / "report.html")
     print(f"\nregret over rounds: {picture}\nreport: {page}\nruns and models: {FOLDER}")
 
 
