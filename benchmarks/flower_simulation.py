@@ -29,6 +29,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from ofms.compute.local import LocalNetworks
 from ofms.core.draws import Draws
 from ofms.core.messages import Grants, Reports, Requests
 from ofms.core.schedule import Schedule
@@ -113,9 +114,8 @@ def open_client(context: Context) -> LoopbackClient:
     return LoopbackClient(
         policy=here.policy,
         schedule=here.fleet.schedule,
-        models=models,
-        networks=[model.module for model in models],
-        task="regression",
+        models=len(models),
+        networks=LocalNetworks([model.module for model in models], [model.trainable for model in models], "regression"),
         x=torch.from_numpy(here.stream.x[index]),
         y=torch.from_numpy(here.stream.y[index]),
         state=state,

@@ -60,6 +60,13 @@ def test_own_models_and_data_by_the_command(kind: str, tmp_path: Path) -> None:
     assert again.splitlines()[:5] == expected.splitlines()[:5], "a run repeats from its configuration"
 
 
+def test_a_single_device(tmp_path: Path) -> None:
+    printed = run(EXAMPLES / "single_device.py", folder=tmp_path)
+    assert "30 exchanges" in printed
+    first, last = (float(word.rstrip(",")) for word in printed.split() if word.startswith("0.0"))
+    assert last < first, "it learnt"
+
+
 def test_a_policy_of_ones_own(tmp_path: Path) -> None:
     arguments = ["--policy", "examples.epsilon_greedy", "--set", "epsilon=0.05", "--rounds", "30", "--clients", "10"]
     assert "examples.epsilon_greedy" in run("-m", "ofms", "run", *arguments, "--out", "run", folder=tmp_path)

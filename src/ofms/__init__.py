@@ -12,19 +12,34 @@ from typing import TYPE_CHECKING, Any
 from ofms.core.version import __version__
 
 if TYPE_CHECKING:
-    from ofms.core.errors import InvalidInput, NotFinite
+    from ofms.core.errors import InvalidInput, NotFinite, NotReady
     from ofms.data.stream import Stream
+    from ofms.device.device import Device, Prediction
     from ofms.models.dictionary import Dictionary
     from ofms.simulator.api import simulate
     from ofms.simulator.result import Result
 
-__all__ = ["Dictionary", "InvalidInput", "NotFinite", "Result", "Stream", "__version__", "simulate"]
+__all__ = [
+    "Device",
+    "Dictionary",
+    "InvalidInput",
+    "NotFinite",
+    "NotReady",
+    "Prediction",
+    "Result",
+    "Stream",
+    "__version__",
+    "simulate",
+]
 
 # PyTorch takes a second to import: names are looked up when they are first used.
 _HOMES = {
+    "Device": "ofms.device.device",
     "Dictionary": "ofms.models.dictionary",
     "InvalidInput": "ofms.core.errors",
     "NotFinite": "ofms.core.errors",
+    "NotReady": "ofms.core.errors",
+    "Prediction": "ofms.device.device",
     "Result": "ofms.simulator.result",
     "Stream": "ofms.data.stream",
     "simulate": "ofms.simulator.api",

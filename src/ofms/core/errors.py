@@ -19,3 +19,7 @@ class InvalidInput(ValueError):
 
 class NotFinite(ArithmeticError):
     """A loss or an update stopped being a finite number; nothing was learnt from it."""
+
+
+class NotReady(Exception):
+    """A device was asked for a prediction before its first grant."""

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from ofms.core.errors import InvalidInput
 
@@ -48,3 +49,18 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def lock_folder(folder: Path) -> IO[bytes]:
+    """A lock that goes with the process, or is let go by closing it: two of them never write one folder."""
+    file = open(folder / ".lock", "wb")  # noqa: SIM115
+    try:
+        import fcntl
+    except ImportError:  # Not on this system.
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise InvalidInput("folder", folder, "another process is writing it; wait for that, or stop it") from None
+    return file

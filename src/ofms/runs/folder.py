@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import require_writable, write_whole
+from ofms.core.files import lock_folder, require_writable, write_whole
 from ofms.core.typing import AnyArray
 from ofms.runs.config import RunConfig, load_run
 
 CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
-HISTORY, SUMMARY, LOCK = "history.npz", "summary.json", ".lock"
+HISTORY, SUMMARY = "history.npz", "summary.json"
 
 
 def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
@@ -59,7 +59,7 @@ class RunFolder:
     def __init__(self, path: Path, config: RunConfig, *, rounds: int = 0) -> None:
         require_writable(path)
         self.path = path
-        self._lock = _lock(path)
+        self._lock = lock_folder(path)
         try:
             self.lines = _lines(path, rounds)
             write_whole(path / CONFIG, config.to_toml().encode())
@@ -116,18 +116,3 @@ def _lines(path: Path, rounds: int) -> list[dict[str, Any]]:
     if len(lines) < rounds:
         raise InvalidInput("run", path, f"its {METRICS} ends before its checkpoint; start it again")
     return lines
-
-
-def _lock(path: Path) -> IO[bytes]:
-    """A lock that goes with the process: two of them never write one run."""
-    file = open(path / LOCK, "wb")  # noqa: SIM115
-    try:
-        import fcntl
-    except ImportError:  # Not on this system.
-        return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise InvalidInput("run", path, "another process is writing it; wait for that, or stop it") from None
-    return file

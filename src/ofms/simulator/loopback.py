@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 from torch.func import functional_call
 
 from ofms.compute.checks import is_finite, not_finite_update, require_finite_losses, require_fit
+from ofms.compute.local import LocalNetworks, Tensors
 from ofms.compute.tasks import sample_losses
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
@@ -25,12 +25,11 @@ from ofms.core.messages import Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule, Window
 from ofms.core.typing import AnyArray, Floats
 from ofms.data.stream import Stream
-from ofms.models.dictionary import Dictionary, Model, Task
+from ofms.models.dictionary import Dictionary
 from ofms.models.speed import one_thread_a_worker
 from ofms.policies.protocol import (
     Adapted,
     Fleet,
-    GradientStep,
     LocalUpdate,
     Policy,
     tuning_window_of,
@@ -43,7 +42,6 @@ from ofms.simulator.exchange import (
     policy_losses,
 )
 
-Tensors = dict[str, torch.Tensor]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -70,9 +68,8 @@ class LoopbackClient:
 
     policy: Policy
     schedule: Schedule
-    models: Sequence[Model]
-    networks: Sequence[nn.Module]
-    task: Task
+    models: int
+    networks: LocalNetworks
     x: torch.Tensor
     y: torch.Tensor
     state: object
@@ -99,16 +96,16 @@ class LoopbackClient:
     def predict(self, exchange: int) -> tuple[AnyArray, Floats]:
         """[n, K, C] outputs and [n, K] losses of what it holds, NaN for the rest, sample by sample."""
         first, stop = self.schedule.span(exchange)
-        losses = np.full((stop - first, len(self.models)), np.nan)
+        losses = np.full((stop - first, self.models), np.nan)
         outputs: dict[int, torch.Tensor] = {}
         for model in self.store:
-            parameters = self._adapted(model, exchange)
+            tensors = self._tensors(model, exchange)
             with torch.no_grad():
-                steps = [self._outputs(model, parameters, self.x[step : step + 1]) for step in range(first, stop)]
+                steps = [self.networks.outputs(model, tensors, self.x[step : step + 1]) for step in range(first, stop)]
                 outputs[model] = torch.cat(steps)
-                losses[:, model] = sample_losses(outputs[model], self.y[first:stop], self.task).numpy()
+                losses[:, model] = sample_losses(outputs[model], self.y[first:stop], self.networks.task).numpy()
         width = next(iter(outputs.values())).shape[-1]
-        table = np.full((stop - first, len(self.models), width), np.nan)
+        table = np.full((stop - first, self.models, width), np.nan)
         for model, output in outputs.items():
             table[:, model] = output.numpy()
         return table, losses
@@ -128,50 +125,15 @@ class LoopbackClient:
 
     def _update(self, model: int, window: Window, pull: float, local: LocalUpdate) -> Tensors:
         x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
-        start = self._trainable(model)
-        if isinstance(local, GradientStep):
-            slopes = self._gradient(model, start, x, y, torch.from_numpy(pull * window.weights).to(x.dtype))
-            return {name: -local.rate * slope for name, slope in slopes.items()}
-        current = start
-        for _ in range(local.epochs):
-            for xs, ys in zip(x.split(local.batch_size), y.split(local.batch_size), strict=True):
-                if isinstance(local, Adapted):
-                    half = len(xs) // 2
-                    there = self._step(model, current, xs[:half], ys[:half], local.adaptation_rate) if half else current
-                    slopes = self._gradient(model, there, xs[half:], ys[half:])
-                    current = {name: tensor - local.rate * slopes[name] for name, tensor in current.items()}
-                else:
-                    current = self._step(model, current, xs, ys, local.rate)
-        return {name: pull * (current[name] - start[name]) for name in start}
+        return self.networks.update(model, self.store[model], x, y, window.weights, pull, local)
 
-    def _adapted(self, model: int, exchange: int) -> Tensors:
-        """The parameters that predict: adapted to the client's own past where the policy does so."""
+    def _tensors(self, model: int, exchange: int) -> Tensors:
+        """What predicts: the parameters held, adapted to the client's own past where the policy does so."""
         local, past = self.policy.local, adaptation_window(self.policy.local, self.schedule, exchange)
         if past is None or not isinstance(local, Adapted):
-            return {}
+            return self.store[model]
         x, y = self.x[past.first : past.stop], self.y[past.first : past.stop]
-        return self._step(model, self._trainable(model), x, y, local.adaptation_rate)
-
-    def _trainable(self, model: int) -> Tensors:
-        return {name: self.store[model][name] for name in self.models[model].trainable}
-
-    def _outputs(self, model: int, parameters: Tensors, x: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = functional_call(self.networks[model], self.store[model] | parameters, (x,))
-        return outputs
-
-    def _gradient(
-        self, model: int, parameters: Tensors, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | None = None
-    ) -> Tensors:
-        """The gradient of the weighted sum of the samples' losses; of their mean without weights."""
-        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
-        losses = sample_losses(self._outputs(model, leaves, x), y, self.task)
-        loss = losses.mean() if weights is None else (losses * weights).sum()
-        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return dict(zip(leaves, slopes, strict=True))
-
-    def _step(self, model: int, parameters: Tensors, x: torch.Tensor, y: torch.Tensor, rate: float) -> Tensors:
-        slopes = self._gradient(model, parameters, x, y)
-        return {name: tensor - rate * slopes[name] for name, tensor in parameters.items()}
+        return self.networks.adapted(model, self.store[model], x, y, local.adaptation_rate)
 
 
 class LoopbackSimulation:
@@ -203,13 +165,13 @@ class LoopbackSimulation:
         y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(
             torch.int64 if dictionary.task == "classification" else dtype
         )
+        local = LocalNetworks(self.networks, [model.trainable for model in dictionary.models], dictionary.task)
         self.clients = [
             LoopbackClient(
                 policy,
                 fleet.schedule,
-                dictionary.models,
-                self.networks,
-                dictionary.task,
+                len(dictionary),
+                local,
                 x[index],
                 y[index],
                 policy.client.join(fleet.catalogue, fleet.budgets[index : index + 1], np.array([index])),

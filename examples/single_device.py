@@ -1,0 +1,75 @@
+"""One device from a program of one's own: it predicts at once, and learns when the label comes.
+
+    python examples/single_device.py
+
+A fleet of one, with the server's side in the same program; letters are bytes, and how they travel is up to you. The
+store is a folder: kill the program at any time, run it again, and the device goes on where it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import ofms
+from ofms.device.hub import Hub
+from ofms.models.zoo import build_module
+
+STORE = Path("runs/single-device")
+ROUNDS, SAMPLES_AN_EXCHANGE = 300, 10
+
+
+def dictionary() -> ofms.Dictionary:
+    """Six networks, of which each knows another way from two readings to a third."""
+    options = {"inputs": 2, "hidden": [8], "outputs": 1}
+    networks = {}
+    for index in range(6):
+        torch.manual_seed(index)
+        network = build_module("mlp", options)
+        x = torch.rand(400, 2)
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
+        for _ in range(150):
+            optimizer.zero_grad()
+            (network(x)[:, 0] - index / 5 * x[:, 0] - (1 - index / 5) * x[:, 1]).square().mean().backward()
+            optimizer.step()
+        networks[f"mix{index}"] = network
+    architectures = dict.fromkeys(networks, ("mlp", options))
+    return ofms.Dictionary.from_modules(networks, task="regression", architectures=architectures)
+
+
+def main() -> None:
+    shutil.rmtree(STORE, ignore_errors=True)
+    models = dictionary()
+    budget = 2 * int(models.catalogue().storage.max())
+    settings = {"learning_rate": 5.0, "fine_tuning_rate": 0.01}
+    hub = Hub(
+        models,
+        budgets=np.array([budget]),
+        bandwidth=budget,
+        rounds=ROUNDS,
+        interval=SAMPLES_AN_EXCHANGE,
+        settings=settings,
+    )
+    random = np.random.default_rng(0)
+    errors = []
+    with ofms.Device(STORE, budget=budget) as device:
+        device.receive(hub.welcome(client=0))
+        for _ in range(ROUNDS):
+            letter = device.collect()
+            if letter is not None:  # The exchange is over: report, and ask for the next models.
+                device.receive(hub.run_exchange({0: letter})[0])
+            x = random.random(2)
+            answer = device.predict(x)  # At once, with the models at hand.
+            y = 0.8 * x[0] + 0.2 * x[1]  # Later, or never, the label comes.
+            device.feedback(answer.id, y)
+            errors.append((answer.value - y) ** 2)
+        print(f"memory: {device.held_bytes} of {device.budget} bytes; {hub.exchange} exchanges")
+    first, last = np.mean(errors[:100]), np.mean(errors[-100:])
+    print(f"squared error of the first hundred predictions {first:.5f}, of the last hundred {last:.5f}")
+
+
+if __name__ == "__main__":
+    main()

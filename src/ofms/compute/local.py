@@ -1,0 +1,88 @@
+"""One client's networks with parameters of its own: outputs, ordinary local training, updates to upload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from ofms.compute.tasks import sample_losses
+from ofms.core.typing import Floats
+from ofms.models.dictionary import Task
+from ofms.policies.protocol import Adapted, GradientStep, LocalUpdate
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalNetworks:
+    """Networks by model; `trainable` names the parameters that are fine-tuned. Tensors come with every call."""
+
+    networks: Sequence[nn.Module]
+    trainable: Sequence[tuple[str, ...]]
+    task: Task
+
+    def outputs(self, model: int, tensors: Tensors, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = functional_call(self.networks[model], tensors, (x,))
+        return outputs
+
+    def adapted(self, model: int, tensors: Tensors, x: torch.Tensor, y: torch.Tensor, rate: float) -> Tensors:
+        """All tensors, with the trainable ones one gradient step on some samples further."""
+        return tensors | self._step(model, tensors, self._start(model, tensors), x, y, rate)
+
+    def update(
+        self,
+        model: int,
+        tensors: Tensors,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weights: Floats,
+        pull: float,
+        local: LocalUpdate,
+    ) -> Tensors:
+        """The update of a model to upload: a weighted gradient step, or `pull` times what local training came to."""
+        start = self._start(model, tensors)
+        if isinstance(local, GradientStep):
+            slopes = self._gradient(model, tensors, start, x, y, torch.from_numpy(pull * weights).to(x.dtype))
+            return {name: -local.rate * slope for name, slope in slopes.items()}
+        current = start
+        for _ in range(local.epochs):
+            for xs, ys in zip(x.split(local.batch_size), y.split(local.batch_size), strict=True):
+                if isinstance(local, Adapted):
+                    half = len(xs) // 2
+                    there = current
+                    if half:
+                        there = self._step(model, tensors, current, xs[:half], ys[:half], local.adaptation_rate)
+                    slopes = self._gradient(model, tensors, there, xs[half:], ys[half:])
+                    current = {name: tensor - local.rate * slopes[name] for name, tensor in current.items()}
+                else:
+                    current = self._step(model, tensors, current, xs, ys, local.rate)
+        return {name: pull * (current[name] - start[name]) for name in start}
+
+    def _start(self, model: int, tensors: Tensors) -> Tensors:
+        return {name: tensors[name] for name in self.trainable[model]}
+
+    def _step(
+        self, model: int, tensors: Tensors, parameters: Tensors, x: torch.Tensor, y: torch.Tensor, rate: float
+    ) -> Tensors:
+        slopes = self._gradient(model, tensors, parameters, x, y)
+        return {name: tensor - rate * slopes[name] for name, tensor in parameters.items()}
+
+    def _gradient(
+        self,
+        model: int,
+        tensors: Tensors,
+        parameters: Tensors,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weights: torch.Tensor | None = None,
+    ) -> Tensors:
+        """The gradient of the weighted sum of the samples' losses; of their mean without weights."""
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        losses = sample_losses(self.outputs(model, tensors | leaves, x), y, self.task)
+        loss = losses.mean() if weights is None else (losses * weights).sum()
+        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, slopes, strict=True))

@@ -1,0 +1,60 @@
+"""Letters: what crosses between a device and its server, as bytes. Plain arrays and JSON; nothing is unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Message
+from ofms.core.typing import AnyArray
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """A kind, plain values, and arrays by name."""
+
+    kind: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, AnyArray] = field(default_factory=dict)
+
+    def part(self, name: str) -> dict[str, AnyArray]:
+        """The arrays of one part of the letter, without its name."""
+        prefix = f"{name}."
+        return {key.removeprefix(prefix): array for key, array in self.arrays.items() if key.startswith(prefix)}
+
+
+def seal(letter: Letter) -> bytes:
+    """A letter as bytes."""
+    head = msgspec.json.encode({"protocol": PROTOCOL, "kind": letter.kind, "values": letter.values}).decode()
+    # The format has no arrays of no dimension: they travel with one.
+    arrays = {name: np.ascontiguousarray(np.atleast_1d(array)) for name, array in letter.arrays.items()}
+    return safetensors.numpy.save(arrays, {"ofms": head})
+
+
+def unseal(content: bytes) -> Letter:
+    """A letter from bytes, or a refusal."""
+    try:
+        arrays = safetensors.numpy.load(content)
+        size = int.from_bytes(content[:8], "little")
+        head = msgspec.json.decode(content[8 : 8 + size])["__metadata__"]["ofms"]
+        values = msgspec.json.decode(head.encode(), type=dict[str, Any])
+        protocol, kind = values["protocol"], str(values["kind"])
+    except (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidInput("letter", f"{len(content)} bytes", f"it is not whole ({type(error).__name__})") from None
+    if protocol != PROTOCOL:
+        raise InvalidInput("letter", f"protocol {protocol}", f"this is protocol {PROTOCOL}; upgrade the older side")
+    return Letter(kind, values["values"], arrays)
+
+
+def message_arrays(message: Message, name: str) -> dict[str, AnyArray]:
+    """A message's arrays, as one part of a letter; its exchange travels among the values."""
+    return {f"{name}.{key}": array for key, array in message.to_arrays().items() if array.ndim}

@@ -1,0 +1,304 @@
+"""A device: the simulator's choices through letters, labels in any order, and a store that survives being killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ofms
+from ofms.core.schedule import Schedule
+from ofms.data.stream import Stream
+from ofms.device.device import Device
+from ofms.device.hub import Hub
+from ofms.device.journal import Journal, read_records
+from ofms.device.letters import Letter, seal, unseal
+from ofms.models.dictionary import Dictionary
+from ofms.models.zoo import build_module
+from ofms.policies import MODULES
+from ofms.policies.protocol import Fleet
+from ofms.simulator.loopback import LoopbackSimulation
+from tests.problems import policy_of, regression_problem
+from tests.simulator.test_agreement import SETTINGS
+
+CLIENTS, ROUNDS = 3, 12
+
+
+def problem() -> tuple[Dictionary, Stream]:
+    """The regression problem, with architectures that a device can build."""
+    _, stream = regression_problem(CLIENTS, ROUNDS)
+    architectures = {
+        f"net{index}": ("mlp", {"inputs": 3, "hidden": hidden, "outputs": 1})
+        for index, hidden in enumerate([[8, 8], [5]] * 3)
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        modules = {name: build_module(*each) for name, each in architectures.items()}
+    return Dictionary.from_modules(modules, task="regression", architectures=architectures), stream
+
+
+def budgets_for(dictionary: Dictionary) -> np.ndarray:
+    return np.array([(2 + client % 3) for client in range(CLIENTS)]) * int(dictionary.catalogue().storage.max())
+
+
+def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: Any) -> Hub:
+    budgets = budgets_for(dictionary)
+    return Hub(
+        dictionary,
+        budgets=budgets,
+        bandwidth=int(budgets.sum()) // 2,
+        rounds=ROUNDS,
+        interval=interval,
+        policy=policy,
+        settings=SETTINGS[policy] | settings,
+        seed=5,
+    )
+
+
+def open_devices(folder: Path, dictionary: Dictionary) -> list[Device]:
+    return [Device(folder / str(client), budget=int(budget)) for client, budget in enumerate(budgets_for(dictionary))]
+
+
+@pytest.mark.parametrize("reopened", [False, True], ids=["kept open", "reopened"])
+@pytest.mark.parametrize("interval", [1, 4])
+@pytest.mark.parametrize("policy", list(MODULES))
+def test_devices_do_what_the_simulator_does(policy: str, interval: int, reopened: bool, tmp_path: Path) -> None:
+    """Same seed and stream: held sets and predictions equal the loopback's, final parameters to 1e-5."""
+    dictionary, stream = problem()
+    budgets = budgets_for(dictionary)
+    fleet = Fleet(dictionary.catalogue(), budgets, int(budgets.sum()) // 2, Schedule(ROUNDS, interval))
+    loopback = LoopbackSimulation(
+        policy_of(policy, fleet, **SETTINGS[policy]), fleet, dictionary, stream, seed=5, hindsight=False
+    )
+    hub = hub_for(dictionary, policy, interval)
+    devices = open_devices(tmp_path, dictionary)
+    for client, device in enumerate(devices):
+        device.receive(hub.welcome(client))
+    for expected in loopback.exchanges():
+        letters = {client: device.collect() for client, device in enumerate(devices)}
+        for client, grant in hub.run_exchange({client: letter for client, letter in letters.items() if letter}).items():
+            devices[client].receive(grant)
+        if reopened:
+            for device in devices:
+                device.close()
+            devices = open_devices(tmp_path, dictionary)
+        for client, device in enumerate(devices):
+            assert sorted(device._held) == np.flatnonzero(expected.plan.held[client]).tolist()
+            assert device.held_bytes <= device.budget
+            for place, step in enumerate(range(*expected.span)):
+                answer = device.predict(stream.x[client, step])
+                error = (answer.value - stream.y[client, step]) ** 2
+                assert error == pytest.approx(expected.scores[client, place], rel=1e-4, abs=1e-6)
+                assert device.feedback(answer.id, float(stream.y[client, step]))
+            if reopened and expected.index == 1:
+                device.close()
+                devices[client] = Device(tmp_path / str(client), budget=int(budgets[client]))
+    last = {client: letter for client, device in enumerate(devices) if (letter := device.collect())}
+    hub._absorb({client: unseal(letter) for client, letter in last.items()})
+    for mine, theirs in zip(hub.tensors, loopback.parameters(), strict=True):
+        for name in mine:
+            assert mine[name].numpy() == pytest.approx(theirs[name].numpy(), abs=1e-5)
+    for device in devices:
+        device.close()
+
+
+def grant_arrays(held: np.ndarray) -> dict[str, np.ndarray]:
+    """The arrays of a grant for client 0, which sends all that is held."""
+    nobody, first = np.array([False]), np.array([0])
+    arrays = {"held": held, "sent": held, "client": first, "version": np.zeros(6, np.int64), "uploads": nobody}
+    return {f"grant.{name}": array for name, array in arrays.items()}
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    """A device in its first exchange, which has four samples."""
+    dictionary, _ = problem()
+    hub = hub_for(dictionary, "ofms-ft", interval=4)
+    devices = open_devices(tmp_path, dictionary)
+    for client, each in enumerate(devices):
+        each.receive(hub.welcome(client))
+    grants = hub.run_exchange({client: each.collect() for client, each in enumerate(devices)})  # type: ignore[misc]
+    for client, each in enumerate(devices):
+        each.receive(grants[client])
+        if client:
+            each.close()
+    devices[0].hub = hub  # type: ignore[attr-defined]
+    return devices[0]
+
+
+def test_before_the_first_grant_it_says_so(tmp_path: Path) -> None:
+    with Device(tmp_path / "new", budget=1000) as device:
+        assert not device.ready
+        assert not device.wait_ready(timeout=0.01)
+        with pytest.raises(ofms.NotReady, match="no grant has come yet"):
+            device.predict(np.zeros(3))
+        assert device.collect() is None
+
+
+def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(6, 3))
+    answers = [device.predict(x) for x in inputs]
+    assert [answer.id for answer in answers] == list(range(6))
+    for number in (3, 0, 5):
+        assert device.feedback(number, 0.1)
+    assert not device.feedback(3, 0.1), "once"
+    assert not device.feedback(99, 0.1), "unknown"
+    assert not device.wants_exchange
+    assert device.collect() is None, "three of four labels"
+    letter = device.collect(now=True)
+    assert letter is not None
+    assert unseal(letter).values["exchange"] == 1
+    before = device._state.cumulative_losses.copy()
+    assert device.feedback(4, 0.2), "late labels still teach"
+    assert (device._state.cumulative_losses >= before).all()
+    assert (device._state.cumulative_losses > before).any()
+    assert device.predict(inputs[0]).id == 6, "it goes on predicting without a server"
+    with pytest.raises(ofms.InvalidInput, match="label = nan"):
+        device.feedback(2, float("nan"))
+    assert device.feedback(2, np.float32(0.5)), "NumPy's numbers will do"
+    with pytest.raises(ofms.InvalidInput, match="input"):
+        device.predict(np.zeros(7))
+    device.close()
+
+
+def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_path: Path) -> None:
+    x = np.array([0.3, -0.2, 0.9])
+    answer = device.predict(x)
+    held = dict(device._held)
+    expected = {
+        model: float(device._setting.networks.outputs(model, tensors, torch.tensor(x, dtype=torch.float32)[None])[0, 0])
+        for model, tensors in held.items()
+    }
+    letter = device.collect(now=True)
+    assert letter is not None
+    wanted = np.zeros((1, 6), dtype=np.bool_)
+    others = [model for model in range(6) if model not in held][:1]
+    wanted[0, others] = True
+    hub: Hub = device.hub  # type: ignore[attr-defined]
+    arrays = grant_arrays(wanted)
+    for model in others:
+        arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in hub.tensors[model].items()}
+    values = {"exchange": 1, "groups": 1, "revision": hub.fleet.catalogue.revision}
+    device.receive(seal(Letter("grant", values, arrays)))
+    assert sorted(device._held) == others
+    kept = {model: float(output[0]) for model, output in device._waiting[answer.id].outputs.items()}
+    assert kept == pytest.approx(expected)
+    before = device._state.cumulative_losses.copy()
+    device.close()
+    with Device(device.store, budget=device.budget) as again:
+        assert again.feedback(answer.id, 0.5)
+        gained = again._state.cumulative_losses - before
+        assert set(np.flatnonzero(gained[0])) == set(held), "the models of then learn, though they are gone"
+
+
+def test_what_waits_is_bounded_and_what_falls_out_is_counted(device: Device) -> None:
+    device.most_waiting = 3
+    for _ in range(5):
+        device.predict(np.zeros(3))
+    assert (len(device._waiting), device.dropped) == (3, 2)
+    assert not device.feedback(0, 0.1)
+    device.longest_wait = 0.05
+    time.sleep(0.1)
+    device.predict(np.zeros(3))
+    assert (len(device._waiting), device.dropped) == (1, 5)
+    device.close()
+
+
+def test_letters_that_make_no_sense_change_nothing(device: Device) -> None:
+    hub: Hub = device.hub  # type: ignore[attr-defined]
+    held, exchange = sorted(device._held), device.exchange
+    revision = hub.fleet.catalogue.revision
+    everything = grant_arrays(np.ones((1, 6), np.bool_))
+    values = {"exchange": 1, "groups": 1}
+    for content, message in (
+        (b"nonsense", "not whole"),
+        (seal(Letter("grant", values | {"revision": "other"})), "another dictionary"),
+        (seal(Letter("grant", values | {"revision": revision}, everything)), "does not fit the budget"),
+        (seal(Letter("poem")), "a welcome or a grant"),
+    ):
+        with pytest.raises(ofms.InvalidInput, match=message):
+            device.receive(content)
+        assert (sorted(device._held), device.exchange) == (held, exchange)
+    assert device.in_transit == 0
+    device.close()
+
+
+def test_two_processes_do_not_share_a_store(device: Device, tmp_path: Path) -> None:
+    with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
+        Device(device.store, budget=device.budget)
+    device.close()
+    (device.store / "snapshot.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ofms.InvalidInput, match="it is damaged"):
+        Device(device.store, budget=device.budget)
+
+
+def test_a_journal_drops_what_was_cut_off(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    for record in (b"one", b"two", b"three"):
+        journal.append(record)
+    journal.close()
+    content = (tmp_path / "journal").read_bytes()
+    (tmp_path / "journal").write_bytes(content[:-2])
+    assert read_records(tmp_path / "journal") == [b"one", b"two"]
+    journal = Journal(tmp_path / "journal")
+    journal.append(b"four")
+    journal.close()
+    assert read_records(tmp_path / "journal") == [b"one", b"two", b"four"]
+
+
+def test_a_class_that_there_is_not_is_refused_and_not_written_down(tmp_path: Path) -> None:
+    architectures = {f"net{index}": ("mlp", {"inputs": 2, "hidden": [4], "outputs": 3}) for index in range(4)}
+    modules = {name: build_module(*each) for name, each in architectures.items()}
+    dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
+    budget = 2 * int(dictionary.catalogue().storage.max())
+    hub = Hub(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
+    with Device(tmp_path / "store", budget=budget) as device:
+        device.receive(hub.welcome(0))
+        device.receive(hub.run_exchange({0: device.collect() or b""})[0])
+        answer = device.predict(np.zeros(2))
+        assert answer.value in (0, 1, 2)
+        for label in (3, -1, 0.5):
+            with pytest.raises(ofms.InvalidInput, match=r"give a class from 0 to 2"):
+                device.feedback(answer.id, label)
+    with Device(tmp_path / "store", budget=budget) as again:
+        assert again.feedback(answer.id, np.int64(2))
+        assert again.collect() is not None
+
+
+LOOP = """
+import sys, numpy as np, ofms
+device = ofms.Device(sys.argv[1], budget=int(sys.argv[2]))
+for number in range(10**6):
+    answer = device.predict(np.full(3, number % 7 / 7))
+    device.feedback(answer.id, 0.25)
+    print(answer.id, flush=True)
+"""
+
+
+def test_kill_9_loses_nothing_that_was_answered(device: Device, tmp_path: Path) -> None:
+    device.close()
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOOP, str(device.store), str(device.budget)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    seen = [int(process.stdout.readline()) for _ in range(40)]
+    os.kill(process.pid, signal.SIGKILL)
+    seen += [int(line) for line in process.stdout.read().split()]
+    process.wait()
+    process.stdout.close()
+    with Device(device.store, budget=device.budget) as again:
+        assert again._labelled >= len(seen), "every label that was acknowledged is there"
+        assert again._next_id >= seen[-1] + 1
+        losses = again._losses.copy()
+    with Device(device.store, budget=device.budget) as once_more:
+        assert once_more._losses.tolist() == losses.tolist()
+        assert once_more.collect() is not None
