@@ -93,3 +93,41 @@ def test_more_than_the_stream_has_is_refused() -> None:
     dictionary, stream = regression_problem()
     with pytest.raises(ofms.InvalidInput, match="more clients or rounds"):
         ofms.simulate(models=dictionary, stream=stream, rounds=1000)
+
+
+def test_a_result_shows_itself(tmp_path: Path) -> None:
+    dictionary, stream = regression_problem()
+    result = ofms.simulate(models=dictionary, stream=stream, preset="theory", budget="3", bandwidth="100%")
+    text = repr(result)
+    assert text.splitlines()[0].startswith("own stream, 6 clients, 20 rounds, seed 0")
+    assert "ofms-ft" in text
+    assert "the best model in hindsight" in text
+    page = result._repr_html_()
+    assert page.startswith("<pre>")
+    assert "<svg" in page
+    clients = result.to_pandas()
+    assert clients["score"].tolist() == result.score.tolist()
+    assert clients["regret"].tolist() == result.regret().tolist()
+    rounds = result.to_pandas("rounds")
+    assert rounds.index.tolist() == list(range(1, 21))
+    assert rounds["mean"].iloc[-1] == pytest.approx(result.mean)
+    assert len(result.plot().axes) == 1
+    with pytest.raises(ofms.InvalidInput, match="rows = models"):
+        result.to_pandas("models")  # type: ignore[arg-type]
+    folder = result.save(tmp_path / "saved")
+    again = ofms.simulate(str(folder / "config.toml"), models=dictionary, stream=stream)
+    assert again.score.tolist() == result.score.tolist(), "what was saved can be repeated"
+    with pytest.raises(ofms.InvalidInput, match="something is there already"):
+        result.save(folder)
+
+
+def test_what_the_same_choices_come_to_without_fine_tuning() -> None:
+    """The frozen score of a run is that of its own votes on the dictionary as it was."""
+    dictionary, stream = regression_problem()
+    common = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "100%", "learning_rate": 0.0}
+    tuned = ofms.simulate(preset="theory", fine_tuning_rate=0.05, **common)
+    frozen = ofms.simulate(preset="theory", fine_tuning_rate=0, **common)
+    # With a learning rate of 0 the choices do not depend on what was learnt.
+    assert tuned.clients["frozen_score"].tolist() == pytest.approx(frozen.score.tolist(), rel=1e-6)
+    assert tuned.mean != pytest.approx(frozen.mean, rel=1e-3)
+    assert "frozen_score" not in frozen.clients

@@ -36,7 +36,7 @@ class Progress:
             dynamic_ncols=True,
         )
         self._figures: tqdm[Any] = tqdm(
-            total=0, position=1, bar_format="{desc}", disable=not self.live, dynamic_ncols=True, leave=True
+            total=0, bar_format="{desc}", disable=not self.live, dynamic_ncols=True, leave=True
         )
         return self
 
