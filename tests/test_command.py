@@ -58,7 +58,7 @@ def test_a_run_prints_a_table_and_json_and_leaves_a_folder(
     assert "average regret" in printed
 
     assert {path.name for path in out.iterdir()} == {
-        *("config.toml", "metrics.jsonl", "clients.npz", "history.npz", "summary.json", "regret.png")
+        *("config.toml", "metrics.jsonl", "clients.npz", "history.npz", "summary.json", "report.html")
     }
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 13))
@@ -182,7 +182,7 @@ BAD_ARGUMENTS = {
     "budget under (a2)": (("--budget", "1.2"), "budget = "),
     "bandwidth too small": (("--bandwidth", "1kB"), "bandwidth = 1000 bytes: a client may have to upload"),
     "unknown experiment": (("nowhere",), "experiment = nowhere: use one of air, cifar10, digits"),
-    "unknown policy": (("--policy", "oracle"), "'oracle' is not one of"),
+    "unknown policy": (("--policy", "oracle"), "policy = oracle: use one of ofms-ft"),
     "unknown preset": (("--preset", "fancy"), "preset = fancy"),
     "unknown setting": (("--set", "colour=1"), "set = colour"),
     "not an assignment": (("--set", "window"), "is not KEY=VALUE"),

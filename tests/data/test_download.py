@@ -18,6 +18,9 @@ from ofms.data import mnist
 from ofms.data.download import Remote, fetch_files, ungzip, untar, unzip
 from ofms.data.folder import md5_of
 
+# A connection that breaks off is left to the garbage collector by the library that opened it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 CONTENT = b"sixteen wave energy converters" * 100
 
 

@@ -108,7 +108,7 @@ def test_states_survive_being_taken_apart() -> None:
 def test_a_process_that_is_killed_goes_on(tmp_path: Path) -> None:
     """kill -9 in the middle, then --resume: the same figures as without it."""
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "ofms", "run", "digits", "--rounds", "600", "--clients", "10"]
+    command = [sys.executable, "-m", "ofms", "run", "digits", "--rounds", "400", "--clients", "6"]
     subprocess.run([*command, "--out", tmp_path / "whole"], env=environment, check=True, capture_output=True)
     process = subprocess.Popen(
         [*command, "--checkpoint", "0", "--out", tmp_path / "parts"], env=environment, stderr=subprocess.DEVNULL

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from ofms.core.errors import InvalidInput
 
@@ -51,16 +50,23 @@ def write_whole(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
-def lock_folder(folder: Path) -> IO[bytes]:
-    """A lock that goes with the process, or is let go by closing it: two of them never write one folder."""
-    file = open(folder / ".lock", "wb")  # noqa: SIM115
-    try:
-        import fcntl
-    except ImportError:  # Not on this system.
-        return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise InvalidInput("folder", folder, "another process is writing it; wait for that, or stop it") from None
-    return file
+class FolderLock:
+    """A lock on a folder that goes with the process, or with `close`: two of them never write one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ".lock"
+        self._file = open(self.path, "wb")  # noqa: SIM115
+        try:
+            import fcntl
+        except ImportError:  # Not on this system.
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise InvalidInput("folder", folder, "another process is writing it; wait for that, or stop it") from None
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self.path.unlink(missing_ok=True)
+            self._file.close()

@@ -25,7 +25,7 @@ from ofms.compute.tasks import sample_losses
 from ofms.core.bounding import selection_loss
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput, NotFinite, NotReady
-from ofms.core.files import lock_folder, require_writable, write_whole
+from ofms.core.files import FolderLock, require_writable, write_whole
 from ofms.core.messages import Catalogue, Grants, Plan, Reports
 from ofms.core.schedule import Schedule, past_window
 from ofms.core.states import put_together, take_apart
@@ -91,7 +91,7 @@ class Device:
         self.store, self.budget = Path(store), budget
         self.most_waiting, self.longest_wait = most_waiting, longest_wait
         require_writable(self.store / _MODELS)
-        self._lock = lock_folder(self.store)
+        self._lock = FolderLock(self.store)
         self._guard = threading.RLock()
         self._changed = threading.Condition(self._guard)
         self._setting: _Setting | None = None

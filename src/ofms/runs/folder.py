@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import lock_folder, require_writable, write_whole
+from ofms.core.files import FolderLock, require_writable, write_whole
 from ofms.core.typing import AnyArray
 from ofms.runs.config import RunConfig, load_run
 
@@ -59,7 +59,7 @@ class RunFolder:
     def __init__(self, path: Path, config: RunConfig, *, rounds: int = 0) -> None:
         require_writable(path)
         self.path = path
-        self._lock = lock_folder(path)
+        self._lock = FolderLock(path)
         try:
             self.lines = _lines(path, rounds)
             write_whole(path / CONFIG, config.to_toml().encode())
