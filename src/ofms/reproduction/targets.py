@@ -62,7 +62,7 @@ class Size:
         """What is smaller than in the paper."""
         if not self.quick:
             return {}
-        return {"clients": 10, "rounds": 60} if experiment in _IMAGE_SETS else {"clients": 20, "rounds": 100}
+        return {"clients": 5, "rounds": 56} if experiment in _IMAGE_SETS else {"clients": 20, "rounds": 100}
 
     def seed_range(self, experiment: str) -> range:
         """Five seeds, one for the large image sets; two of each when quick."""
