@@ -30,13 +30,16 @@ class Curve:
     bound: float | None = None
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of some inches, or a line that says what is missing."""
+def new_figure(width: float, height: float, *, arranged: bool = True) -> Figure:
+    """An empty figure of some inches, or a line that says what is missing.
+
+    Where it is not arranged by matplotlib, which takes as long as drawing it, the caller places its axes.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise InvalidInput("picture", "none", "it needs matplotlib: pip install 'ofms[experiments]'") from None
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained" if arranged else None)
 
 
 def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[Path], *, ylabel: str) -> None:

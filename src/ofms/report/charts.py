@@ -144,20 +144,20 @@ def shares_chart(run: FinishedRun) -> str:
 def weights_chart(run: FinishedRun, client: int) -> str:
     """One client's probabilities over models, exchange by exchange; dots where the model predicted."""
     probability: AnyArray = run.history["probability"][:, client].T
-    figure = new_figure(10, 3.4)
-    axes = figure.subplots()
+    figure = new_figure(10, 3.4, arranged=False)
+    axes = figure.add_axes((0.06, 0.15, 0.84, 0.8))
     rounds = run.history["round"]
     extent = (float(rounds[0]) + 0.5, float(run.config.rounds) + 0.5, len(probability) - 0.5, -0.5)
     picture = axes.imshow(
         probability, aspect="auto", cmap=_SHADES, vmin=0, vmax=1, interpolation="nearest", extent=extent
     )
     chosen = run.history["vote"][:, client].argmax(axis=1)
-    axes.plot(rounds + 1, chosen, ".", color="#D55E00", markersize=1.8, alpha=0.8)
+    axes.plot(rounds + 1, chosen, ".", color="#D55E00", markersize=1.8, alpha=0.8, rasterized=True)
     axes.set_xlabel("round")
     axes.set_ylabel("model")
     _whole_ticks(axes)
     _style(axes)
-    bar = figure.colorbar(picture, ax=axes, fraction=0.03)
+    bar = figure.colorbar(picture, cax=figure.add_axes((0.915, 0.15, 0.015, 0.8)))
     bar.set_label("probability", color=_INK, fontsize=8)
     _style(bar.ax)
     bar.outline.set_visible(False)
