@@ -36,6 +36,8 @@ lint: $(STAMP)  ## ruff, mypy and the layers of the packages
 bench: $(STAMP)  ## what it costs, as ratios; with nothing else running
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/checkpoint.py
+	$(BIN)/python benchmarks/device.py
 	$(BIN)/python benchmarks/engine.py
 
 clean:  ## remove .venv and what tools left behind

@@ -361,7 +361,7 @@ def list_names() -> None:
     for title, entries in sections.items():
         click.echo(f"{title}:")
         for name, summary in entries.items():
-            click.echo(f"  {name:<12} {summary}")
+            click.echo(f"  {name:<17}{summary}")
 
 
 @cli.command()

@@ -190,6 +190,9 @@ def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_
     values = {"exchange": 1, "groups": 1, "revision": hub.fleet.catalogue.revision}
     device.receive(seal(Letter("grant", values, arrays)))
     assert sorted(device._held) == others
+    networks = device._setting.networks.networks
+    real = [model for model in range(6) if not any(each.is_meta for each in networks[model].parameters())]
+    assert real == others, "what is not held takes no memory"
     kept = {model: float(output[0]) for model, output in device._waiting[answer.id].outputs.items()}
     assert kept == pytest.approx(expected)
     before = device._state.cumulative_losses.copy()

@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -108,6 +110,7 @@ class Device:
         self._next_id = 0
         self._number = 0
         self._outgoing: bytes | None = None
+        self._voting: tuple[int, list[int]] = (-1, [])
         self._journal: Journal
         self.dropped = 0
         self.in_transit = 0
@@ -165,7 +168,9 @@ class Device:
             setting = self._require_ready()
             plan = self._plans[self._exchange]
             waiting = _Waiting(x, self._exchange, time.time())
-            outputs = {model: self._output(setting, model, x) for model in np.flatnonzero(plan.vote[0]).tolist()}
+            if self._voting[0] != self._exchange:
+                self._voting = (self._exchange, np.flatnonzero(plan.vote[0]).tolist())
+            outputs = {model: self._output(setting, model, x) for model in self._voting[1]}
             value = _answer(outputs, plan.vote[0], setting.task)
             number = self._next_id
             self._append({"kind": "predict", "id": number, "shape": x.shape, "since": waiting.since}, x.tobytes())
@@ -223,6 +228,7 @@ class Device:
             catalogue, self._setting.fleet.budgets, np.array([self._setting.client])
         )
         self._plans, self._held, self._versions, self._open = {}, {}, {}, False
+        self._voting = (-1, [])
         self._waiting.clear()
         self._samples.clear()
         self._losses, self._labelled, self._exchange = np.zeros(len(catalogue)), 0, -1
@@ -238,7 +244,8 @@ class Device:
         fleet = Fleet(catalogue, np.array([self.budget], dtype=np.int64), int(values["bandwidth"]), schedule)
         settings = msgspec.convert(values["settings"], settings_type(str(values["policy"])))
         policy = build_policy(str(values["policy"]), settings, fleet)
-        modules = [build_module(str(model["architecture"]), model["options"]).eval() for model in models]
+        # Without memory of their own: a device has none for models that it does not hold.
+        modules = [build_module(str(model["architecture"]), model["options"]).eval().to("meta") for model in models]
         trainable = [tuple(model["trainable"]) for model in models]
         networks = LocalNetworks(modules, trainable, values["task"])
         return _Setting(policy, fleet, networks, int(values["seed"]), int(values["client"]), values["task"])
@@ -267,16 +274,26 @@ class Device:
         self._state, plan = setting.policy.client.plan(self._state, grants)
         for model in held:
             if model in sent:
-                self._held[model] = {name: torch.from_numpy(array.copy()) for name, array in sent[model].items()}
+                self._hold(
+                    setting, model, {name: torch.from_numpy(array.copy()) for name, array in sent[model].items()}
+                )
                 self._versions[model] = int(grants.version[model])
                 content = safetensors.torch.save(self._held[model])
                 write_whole(self.store / _MODELS / f"{model}-{self._versions[model]}.safetensors", content)
         for model in self._held.keys() - held:
             del self._held[model], self._versions[model]
+            setting.networks.networks[model].to("meta")
         self._exchange, self._open, self._outgoing = exchange, True, None
         self._plans[exchange] = plan
         self._losses, self._labelled = np.zeros(len(setting.fleet.catalogue)), 0
         self._forget_plans()
+
+    def _hold(self, setting: _Setting, model: int, tensors: Tensors) -> None:
+        """Keep a model's tensors, and let its network use them in place, so that predictions cost what it does."""
+        self._held[model] = tensors
+        network = setting.networks.networks[model]
+        network.load_state_dict(tensors, strict=False, assign=True)
+        network.requires_grad_(False)
 
     def _report(self, setting: _Setting) -> None:
         """End the exchange: learn, fine-tune, and write the report with the next request."""
@@ -382,8 +399,8 @@ class Device:
         self._plans = {exchange: plan for exchange, plan in self._plans.items() if exchange in needed}
 
     def _output(self, setting: _Setting, model: int, x: AnyArray) -> AnyArray:
-        tensors = self._held[model]
         local = setting.policy.local
+        network: Callable[[torch.Tensor], torch.Tensor] = setting.networks.networks[model]
         if isinstance(local, Adapted):
             # To the samples before this exchange: what came since does not count yet.
             first = setting.fleet.schedule.span(self._exchange)[0]
@@ -391,10 +408,11 @@ class Device:
             before = len(self._samples) - (self._labelled if self._open else 0)
             if past is not None and before > 0:
                 xs, ys = self._batch(setting, min(past.weights.size, before), before)
-                tensors = setting.networks.adapted(model, tensors, xs, ys, local.adaptation_rate)
+                tensors = setting.networks.adapted(model, self._held[model], xs, ys, local.adaptation_rate)
+                network = partial(setting.networks.outputs, model, tensors)
         try:
             with torch.inference_mode():
-                output: AnyArray = setting.networks.outputs(model, tensors, torch.from_numpy(x)[None])[0].numpy()
+                output: AnyArray = network(torch.from_numpy(x)[None])[0].numpy()
         except (RuntimeError, ValueError, IndexError) as error:
             reason = str(error).splitlines()[0]
             raise InvalidInput("input", list(x.shape), f"the models do not take it ({reason})") from None
@@ -491,7 +509,7 @@ class Device:
             self._plans[int(exchange)] = Plan(**letter.part(f"plan.{exchange}"))
         for model, version in values["versions"].items():
             path = self.store / _MODELS / f"{model}-{version}.safetensors"
-            self._held[int(model)] = safetensors.torch.load(path.read_bytes())
+            self._hold(setting, int(model), safetensors.torch.load(path.read_bytes()))
             self._versions[int(model)] = int(version)
         for number, (exchange, since) in values["waiting"].items():
             outputs = {int(model): array for model, array in letter.part(f"output.{number}").items()}

@@ -23,13 +23,10 @@ class Journal:
         # What was cut off goes, else it would hide all that follows.
         os.ftruncate(self._file, whole)
         os.lseek(self._file, 0, os.SEEK_END)
+        self.size = whole
 
     def append(self, record: bytes) -> None:
-        os.write(self._file, _HEAD.pack(len(record), zlib.crc32(record)) + record)
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self._file).st_size
+        self.size += os.write(self._file, _HEAD.pack(len(record), zlib.crc32(record)) + record)
 
     def close(self) -> None:
         os.close(self._file)
