@@ -27,7 +27,6 @@ class ClientState:
     wanted: Flags
     uniform: Floats
     pmf: Floats
-    chosen: Integers
     holding: Integers
     exchange: int = 0
 
@@ -53,7 +52,6 @@ class Exp3Client:
             wanted=np.zeros(shape, dtype=np.bool_) if settled is None else settled,
             uniform=np.zeros(clients.size),
             pmf=np.full(shape, 1.0 / shape[1]),
-            chosen=np.zeros(clients.size, dtype=np.int64),
             holding=np.full(shape, -1),
         )
 
@@ -71,11 +69,12 @@ class Exp3Client:
         vote = (np.arange(pmf.shape[1]) == chosen[:, None]).astype(np.float64)
         tuning = tuning_window_of(self.local, self.schedule, grants.exchange) is not None
         pull = grants.groups * (grants.held & grants.uploads[:, None] & tuning).astype(np.float64)
-        state = replace(state, pmf=pmf, chosen=chosen, holding=versions_held(grants.held, grants.version))
-        return state, Plan(grants.held, vote, np.ones(pmf.shape), pull)
+        state = replace(state, pmf=pmf, holding=versions_held(grants.held, grants.version))
+        return state, Plan(grants.held, vote, pmf, pull)
 
     def learn(self, state: ClientState, plan: Plan, losses: Floats) -> tuple[ClientState, Reports]:
-        estimates = self.rule.estimates(losses, state.chosen, state.pmf, plan.held)
+        # From the plan, not from the state: a label may come after the next choice.
+        estimates = self.rule.estimates(losses, plan.vote.argmax(axis=1), plan.inclusion, plan.held)
         cumulative = selection.update_weights(state.cumulative_losses, estimates)
         reports = Reports(state.exchange, state.client, None, plan.pull > 0)
         return replace(state, cumulative_losses=cumulative), reports
