@@ -408,6 +408,7 @@ def choices(bench: Bench) -> Section:
             rows.append(
                 [
                     f"{POLICIES[name]}: {label}",
+                    str(len(means)),
                     f"{np.mean(means):.2f}" if means else "–",
                     f"{min(means):.2f} to {max(means):.2f}" if means else "–",
                     f"{published:.2f}",
@@ -415,7 +416,7 @@ def choices(bench: Bench) -> Section:
                 ]
             )
             data += [record_data(record) for record in found]
-    header = ["Air, MSE ×10⁻³", "mean", "range", "paper", "inside?"]
+    header = ["Air, MSE ×10⁻³", "runs", "mean", "range", "paper", "inside?"]
     table = Table("choices", "What the paper leaves open for its baselines", header, rows, data=data)
     text = "Air on the given dictionary. A row varies one choice; the others are as in the experiment's file."
     return Section("choices", "Unpublished choices", text, [table])
