@@ -158,8 +158,8 @@ class Plan:
     vote
         [N, K] their weights in the prediction: one-hot where one model predicts.
     inclusion
-        [N, K] the probability that a model's loss is observed, as it was at the draw: that it is held, or, where only the
-        chosen one is observed, that it is chosen.
+        [N, K] the probability that a model's loss is observed, as it was at the draw: that it is held, or, where only
+        the chosen one is observed, that it is chosen.
     pull
         [N, K] the weight of the client's update of a model: α · min(1/q, cap) where it uploads and holds, else 0.
     """
