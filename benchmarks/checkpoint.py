@@ -15,9 +15,10 @@ from networks import AIR, CIFAR10, MNIST, Case, make_problem
 from ofms.drawing.tables import format_table
 from ofms.runs.checkpoint import Checkpoints
 from ofms.runs.units import human_bytes
-from ofms.simulator.api import CHECKPOINT_SECONDS, _checkpoint
+from ofms.simulator.api import CHECKPOINT_SECONDS
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.measure import Measurement
+from ofms.simulator.resuming import save_checkpoint
 
 MOST_SHARE = 0.02
 
@@ -33,7 +34,7 @@ def measure(case: Case) -> tuple[list[str], float]:
         checkpoints = Checkpoints(Path(folder), CHECKPOINT_SECONDS)
         for _ in range(7):
             began = time.perf_counter()
-            _checkpoint(checkpoints, simulation, measurement, "revision", "stream", 0.0)
+            save_checkpoint(checkpoints, simulation, measurement, "revision", "stream", 0.0)
             times.append(time.perf_counter() - began)
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     took = statistics.median(times)

@@ -55,18 +55,32 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / ".lock"
-        self._file = open(self.path, "wb")  # noqa: SIM115
-        try:
-            import fcntl
-        except ImportError:  # Not on this system.
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        while True:
+            self._file = open(self.path, "wb")  # noqa: SIM115
+            try:
+                import fcntl
+            except ImportError:  # Not on this system.
+                return
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._file.close()
+                remedy = "another process is writing it; wait for that, or stop it"
+                raise InvalidInput("folder", folder, remedy) from None
+            # Who held it before may have removed the file since it was opened here: then the lock is on nothing.
+            if _is_at(self._file.fileno(), self.path):
+                return
             self._file.close()
-            raise InvalidInput("folder", folder, "another process is writing it; wait for that, or stop it") from None
 
     def close(self) -> None:
         if not self._file.closed:
             self.path.unlink(missing_ok=True)
             self._file.close()
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -99,9 +99,9 @@ def figures_table(runs: Sequence[FinishedRun]) -> Table:
     header = ["run", f"{runs[0].metric} ({unit})", "frozen", "random model", "best in hindsight", "average regret"]
     header += ["its bound", "down", "up", "seconds"]
     best = max if runs[0].metric == "accuracy" else min
-    notes = (
-        [f"Mean ± standard deviation over clients. Why a bound is missing: {_reasons(runs)}."] if _reasons(runs) else []
-    )
+    notes = ["Mean ± standard deviation over clients."]
+    if _reasons(runs):
+        notes.append(f"Why a bound is missing: {_reasons(runs)}.")
     if len(runs) > 1:
         winner = best(runs, key=lambda run: run.summary["mean"])
         notes.insert(0, f"Best by its mean: {winner.name}.")
@@ -115,10 +115,7 @@ def _sections(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
             "title": "Over rounds",
             "text": "Bands: one standard deviation over clients for the metric, 10 to 90 % of the clients for regret.",
             "charts": [
-                (
-                    f"{runs[0].metric.capitalize() if runs[0].metric == 'accuracy' else 'MSE'}",
-                    charts.metric_chart(runs),
-                ),
+                ("Accuracy" if runs[0].metric == "accuracy" else "Squared error", charts.metric_chart(runs)),
                 ("Regret", charts.regret_chart(runs)),
             ],
         },
@@ -154,30 +151,21 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
     factor, unit = charts.scale(run.metric)
     held, chosen = run.clients["held_share"].mean(axis=0), run.clients["vote_share"].mean(axis=0)
     alone = run.clients["model_score"].mean(axis=0) if "model_score" in run.clients else np.full(held.size, np.nan)
-    models = [
-        [
-            str(model),
-            f"{100 * held[model]:.1f} %",
-            f"{100 * chosen[model]:.1f} %",
-            f"{factor * alone[model]:.2f} {unit}",
-        ]
-        for model in range(held.size)
-    ]
-    revision = run.summary["revision"]
     return {
         "name": run.name,
         "metric": run.metric,
-        "models": models,
+        "models": [
+            [name, f"{100 * often:.1f} %", f"{100 * voted:.1f} %", f"{factor * score:.2f} {unit}"]
+            for name, often, voted, score in zip(_model_names(run), held, chosen, alone, strict=True)
+        ],
         "toml": run.config.to_toml(),
-        "revision": revision,
+        "revision": run.summary["revision"],
     }
 
 
 def _model_names(run: FinishedRun) -> list[str]:
-    names = run.summary.get("models") or []
-    return [f"{index}: {name}" for index, name in enumerate(names)] or [
-        str(index) for index in range(run.clients["held_share"].shape[1])
-    ]
+    """The models' names, with the numbers that the charts show them by."""
+    return [f"{index}: {name}" for index, name in enumerate(run.summary["models"])]
 
 
 def _named_apart(runs: list[FinishedRun]) -> list[FinishedRun]:

@@ -18,13 +18,12 @@ from tqdm import tqdm
 from ofms.core.errors import InvalidInput
 from ofms.core.files import require_writable, write_whole
 from ofms.core.version import __version__
-from ofms.data import load_dataset
 from ofms.models.dictionary import Dictionary
-from ofms.runs.config import Experiment, RunConfig, load_experiment, resolve
+from ofms.runs.config import Experiment, RunConfig, load_experiment
 from ofms.runs.dictionaries import find_dictionary
 from ofms.runs.folder import CONFIG, SUMMARY
 from ofms.runs.interrupt import RunInterrupted
-from ofms.simulator.api import simulate
+from ofms.simulator.api import resolve_experiment, simulate
 from ofms.simulator.result import Result
 
 
@@ -147,17 +146,17 @@ class CellStore:
 
     def config(self, cell: Cell) -> RunConfig:
         """The resolved configuration of a cell, with the dictionary's folder left out."""
-        experiment = load_experiment(cell.experiment)
-        task = experiment.stream.task if experiment.stream is not None else load_dataset(str(experiment.dataset)).task
         given = {"history": 0, "seed": cell.seed} | dict(cell.given)
-        return resolve(experiment, cell.experiment, task=task, policy=cell.policy, given=given)
+        _, config = resolve_experiment(cell.experiment, policy=cell.policy, given=given)
+        return msgspec.structs.replace(config, models=None)
 
     def dictionary(self, experiment: str) -> tuple[Dictionary, str]:
         """An experiment's dictionary and its revision; pre-trained where it is missing."""
         if experiment not in self._dictionaries:
             loaded = self._prepare(load_experiment(experiment))
-            config = self.config(Cell(experiment))
-            config = msgspec.structs.replace(config, models=self.models.get(experiment, config.models))
+            config = msgspec.structs.replace(
+                self.config(Cell(experiment)), models=self.models.get(experiment, loaded.models)
+            )
             dictionary = find_dictionary(loaded, config, progress=self.progress)
             self._dictionaries[experiment] = dictionary, dictionary.revision()
         return self._dictionaries[experiment]
@@ -167,7 +166,7 @@ class CellStore:
         config = {key: value for key, value in msgspec.to_builtins(self.config(cell)).items() if value is not None}
         made = [config, self.dictionary(cell.experiment)[1], cell.loopback]
         key = hashlib.sha256(msgspec.json.encode(made, order="deterministic")).hexdigest()[:12]
-        return self.folder / f"{cell.experiment}-{cell.policy}-seed{cell.seed}-{key}.json"
+        return self.folder / f"{Path(cell.experiment).stem}-{cell.policy}-seed{cell.seed}-{key}.json"
 
     def run_folder(self, cell: Cell) -> Path:
         """Where a cell's run is, while it goes on and where runs are kept."""
@@ -182,9 +181,8 @@ class CellStore:
             shutil.rmtree(folder)
             interrupted = False
         try:
-            if interrupted:
-                result = simulate(resume=folder, **options)
-            else:
+            result = self._go_on(folder, options) if interrupted else None
+            if result is None:
                 followed = {"history": 10 if self._keep_runs else 0}
                 result = simulate(
                     cell.experiment,
@@ -206,6 +204,14 @@ class CellStore:
             shutil.rmtree(folder, ignore_errors=True)
             if not any(folder.parent.iterdir()):
                 folder.parent.rmdir()
+
+    def _go_on(self, folder: Path, options: dict[str, Any]) -> Result | None:
+        """Go on with an interrupted run; None where it cannot, as when another version wrote it."""
+        try:
+            return simulate(resume=folder, **options)
+        except InvalidInput:
+            shutil.rmtree(folder)
+            return None
 
 
 def _record(cell: Cell, config: RunConfig, result: Result, revision: str, command: str) -> Record:

@@ -13,9 +13,17 @@ from ofms.core.errors import InvalidInput
 from ofms.core.files import require_writable
 from ofms.data import load_dataset
 from ofms.data.folder import cache_folder
+from ofms.data.stream import Task
 from ofms.models.dictionary import Dictionary
 from ofms.models.pretrain import Recipe, pretrain
 from ofms.runs.config import Experiment, RunConfig
+
+
+def task_of(experiment: Experiment) -> Task:
+    """What an experiment's models do."""
+    if experiment.stream is not None:
+        return experiment.stream.task
+    return load_dataset(str(experiment.dataset)).task
 
 
 def dictionary_folder(experiment: Experiment, name: str) -> Path:

@@ -14,17 +14,15 @@ import numpy as np
 import torch
 
 from ofms.core.errors import InvalidInput
-from ofms.core.typing import AnyArray
-from ofms.core.version import __version__
 from ofms.data import load_dataset
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.protocol import Fleet, Policy
 from ofms.policies.registry import build_policy
 from ofms.runs.checkpoint import FOLDER as CHECKPOINT_FOLDER
-from ofms.runs.checkpoint import Checkpoints, Latest, read_checkpoint
-from ofms.runs.config import RunConfig, change, load_experiment, load_run, resolve
-from ofms.runs.dictionaries import find_dictionary
+from ofms.runs.checkpoint import Checkpoints
+from ofms.runs.config import Experiment, RunConfig, change, load_experiment, load_run, resolve
+from ofms.runs.dictionaries import find_dictionary, task_of
 from ofms.runs.folder import CONFIG, RunFolder, new_run_folder, require_free, unfinished_run
 from ofms.runs.interrupt import RunInterrupted, StopRequest
 from ofms.runs.trackers import require_tracker, start_tracker
@@ -33,6 +31,7 @@ from ofms.simulator.loopback import LoopbackSimulation
 from ofms.simulator.measure import Line, Measurement
 from ofms.simulator.progress import Progress
 from ofms.simulator.result import Result
+from ofms.simulator.resuming import go_on, save_checkpoint
 
 CHECKPOINT_SECONDS = 30.0
 _DEFAULT, _OWN_STREAM = "digits", "own stream"
@@ -118,19 +117,7 @@ def simulate(
         if stream is None and config.experiment == _OWN_STREAM:
             raise InvalidInput("stream", None, "the run was of a stream of your own; give it again")
     else:
-        loaded = load_experiment(experiment)
-        if stream is not None:
-            stream.require_sound()
-            experiment = _OWN_STREAM
-            loaded = msgspec.structs.replace(loaded, stream=None)
-        elif loaded.stream is not None:
-            stream = loaded.stream.read()
-        if stream is not None:
-            sizes = {"clients": stream.clients, "rounds": stream.rounds}
-            said = {"clients": loaded.clients, "rounds": loaded.rounds} if experiment != _OWN_STREAM else {}
-            given = sizes | {key: value for key, value in said.items() if value is not None} | given
-        task = stream.task if stream is not None else load_dataset(str(loaded.dataset)).task
-        config = resolve(loaded, experiment, task=task, policy=policy or "ofms-ft", given=given)
+        loaded, config = resolve_experiment(experiment, policy=policy, stream=stream, given=given)
     if not isinstance(out, bool):
         require_free(Path(os.fspath(out)))
     if stream is None and config.stream is not None:
@@ -175,11 +162,26 @@ def _require_only_resume(policy: str | None, loopback: bool, out: object, given:
         raise InvalidInput("resume", named[0], "a run goes on as it was; leave out everything else")
 
 
+def resolve_experiment(
+    experiment: str, *, policy: str | None = None, stream: Stream | None = None, given: dict[str, Any]
+) -> tuple[Experiment, RunConfig]:
+    """An experiment, and the configuration of a run of it; a stream of one's own says how many clients and rounds."""
+    loaded = load_experiment(experiment)
+    task, sizes = task_of(loaded), {"clients": loaded.clients, "rounds": loaded.rounds}
+    if stream is not None:
+        stream.require_sound()
+        experiment, task = _OWN_STREAM, stream.task
+        loaded = msgspec.structs.replace(loaded, stream=None)
+        sizes = {"clients": stream.clients, "rounds": stream.rounds}
+    elif loaded.stream is not None and None in sizes.values():
+        found = loaded.stream.read()
+        sizes = {"clients": loaded.clients or found.clients, "rounds": loaded.rounds or found.rounds}
+    return loaded, resolve(loaded, experiment, task=task, policy=policy or "ofms-ft", given=sizes | given)
+
+
 def prepare(experiment: str, *, given: dict[str, Any]) -> tuple[RunConfig, Dictionary]:
     """An experiment's configuration and its dictionary, without a run."""
-    loaded = load_experiment(experiment)
-    task = loaded.stream.task if loaded.stream is not None else load_dataset(str(loaded.dataset)).task
-    config = resolve(loaded, experiment, task=task, given=given)
+    loaded, config = resolve_experiment(experiment, given=given)
     return config, find_dictionary(loaded, config, progress=True)
 
 
@@ -229,7 +231,7 @@ def _run(
     fingerprint = stream.fingerprint()
     before, elapsed = 0, 0.0
     if resume is not None and isinstance(simulation, FusedSimulation):
-        before, elapsed = _go_on(resume, simulation, measurement, fleet.catalogue.revision, fingerprint)
+        before, elapsed = go_on(resume, simulation, measurement, fleet.catalogue.revision, fingerprint)
     lines: list[Line] = []
     started = time.perf_counter() - elapsed
     with (
@@ -253,11 +255,9 @@ def _run(
             stopped = stop is not None and stop.wanted and len(lines) < config.rounds
             if checkpoints is not None and isinstance(simulation, FusedSimulation) and (stopped or checkpoints.due):
                 seconds = time.perf_counter() - started
-                _checkpoint(checkpoints, simulation, measurement, fleet.catalogue.revision, fingerprint, seconds)
+                save_checkpoint(checkpoints, simulation, measurement, fleet.catalogue.revision, fingerprint, seconds)
             if stopped:
-                again = (
-                    f"go on with: ofms run --resume {folder}" if checkpoints is not None else "it has to start again"
-                )
+                again = f"go on with: ofms run --resume {folder}" if checkpoints else "it has to start again"
                 raise RunInterrupted(f"stopped after round {len(lines)} of {config.rounds}; {again}")
         clients = measurement.per_client() | {"budget": fleet.budgets}
         if isinstance(simulation, LoopbackSimulation):
@@ -281,54 +281,3 @@ def _run(
         written.finish(result.clients, result.history, msgspec.to_builtins(result.summary()))
         shutil.rmtree(written.path / CHECKPOINT_FOLDER, ignore_errors=True)
     return result
-
-
-def _checkpoint(
-    checkpoints: Checkpoints,
-    simulation: FusedSimulation,
-    measurement: Measurement,
-    revision: str,
-    fingerprint: str,
-    seconds: float,
-) -> None:
-    arrays: dict[str, AnyArray] = {}
-    values: dict[str, Any] = {"seconds": seconds}
-    for part, whole in (("simulation", simulation), ("measurement", measurement)):
-        some_arrays, some_values = whole.take_apart()
-        arrays |= {f"{part}.{name}": np.ascontiguousarray(array) for name, array in some_arrays.items()}
-        values |= {f"{part}.{name}": value for name, value in some_values.items()}
-    checkpoints.write(
-        Latest(
-            version=__version__,
-            rounds=measurement.rounds,
-            exchange=simulation.next_exchange,
-            revision=revision,
-            stream=fingerprint,
-            values=values,
-            file=f"{measurement.rounds}.safetensors",
-        ),
-        arrays,
-    )
-
-
-def _go_on(
-    run: Path, simulation: FusedSimulation, measurement: Measurement, revision: str, fingerprint: str
-) -> tuple[int, float]:
-    """Bring a run to its last checkpoint; how many rounds that is, and how many seconds they took."""
-    found = read_checkpoint(run)
-    if found is None:
-        return 0, 0.0
-    latest, arrays = found
-    for name, then, now in (("dictionary", latest.revision, revision), ("stream", latest.stream, fingerprint)):
-        if then != now:
-            raise InvalidInput("resume", run, f"its {name} was another one; give the same again")
-    try:
-        for part, whole in (("simulation", simulation), ("measurement", measurement)):
-            prefix = f"{part}."
-            whole.put_together(
-                {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)},
-                {name.removeprefix(prefix): value for name, value in latest.values.items() if name.startswith(prefix)},
-            )
-        return latest.rounds, float(latest.values["seconds"])
-    except (KeyError, ValueError, TypeError) as error:
-        raise InvalidInput("resume", run, f"its checkpoint does not fit the run ({error}); start it again") from None
