@@ -16,8 +16,8 @@ import torch
 
 import ofms
 from networks import MNIST
-from ofms.device.hub import Hub
 from ofms.drawing.tables import format_table
+from ofms.federation.hub import Hub
 from ofms.models.zoo import build_module
 
 LEAST_RATIO = 0.8
@@ -35,7 +35,7 @@ def main() -> int:
     images = np.random.default_rng(0).random((PREDICTIONS, 1, 28, 28), dtype=np.float32)
     inputs = torch.from_numpy(images)
     bare, own = [], []
-    with tempfile.TemporaryDirectory() as folder, ofms.Device(Path(folder), budget=budget) as device:
+    with tempfile.TemporaryDirectory() as folder, ofms.Device(Path(folder), budget=budget, mail=False) as device:
         device.receive(hub.welcome(0))
         letter = device.collect()
         device.receive(hub.run_exchange({0: letter or b""})[0])

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import ofms
-from ofms.device.hub import Hub
+from ofms.federation.hub import Hub
 from ofms.models.zoo import build_module
 
 STORE = Path("runs/single-device")
@@ -55,7 +55,7 @@ def main() -> None:
     )
     random = np.random.default_rng(0)
     errors = []
-    with ofms.Device(STORE, budget=budget) as device:
+    with ofms.Device(STORE, budget=budget, mail=False) as device:
         device.receive(hub.welcome(client=0))
         for _ in range(ROUNDS):
             letter = device.collect()

@@ -18,9 +18,9 @@ import ofms
 from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
 from ofms.device.device import Device
-from ofms.device.hub import Hub
 from ofms.device.journal import Journal, read_records
 from ofms.device.letters import Letter, seal, unseal
+from ofms.federation.hub import Hub
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from ofms.policies import MODULES
@@ -64,7 +64,10 @@ def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: 
 
 
 def open_devices(folder: Path, dictionary: Dictionary) -> list[Device]:
-    return [Device(folder / str(client), budget=int(budget)) for client, budget in enumerate(budgets_for(dictionary))]
+    return [
+        Device(folder / str(client), budget=int(budget), mail=False)
+        for client, budget in enumerate(budgets_for(dictionary))
+    ]
 
 
 @pytest.mark.parametrize("reopened", [False, True], ids=["kept open", "reopened"])
@@ -100,9 +103,11 @@ def test_devices_do_what_the_simulator_does(policy: str, interval: int, reopened
                 assert device.feedback(answer.id, float(stream.y[client, step]))
             if reopened and expected.index == 1:
                 device.close()
-                devices[client] = Device(tmp_path / str(client), budget=int(budgets[client]))
+                devices[client] = Device(tmp_path / str(client), budget=int(budgets[client]), mail=False)
     last = {client: letter for client, device in enumerate(devices) if (letter := device.collect())}
-    hub._absorb({client: unseal(letter) for client, letter in last.items()})
+    for client, letter in last.items():
+        assert hub.hear(client, unseal(letter)) == []
+    hub.close()
     for mine, theirs in zip(hub.tensors, loopback.parameters(), strict=True):
         for name in mine:
             assert mine[name].numpy() == pytest.approx(theirs[name].numpy(), abs=1e-5)
@@ -135,7 +140,7 @@ def device(tmp_path: Path) -> Device:
 
 
 def test_before_the_first_grant_it_says_so(tmp_path: Path) -> None:
-    with Device(tmp_path / "new", budget=1000) as device:
+    with Device(tmp_path / "new", budget=1000, mail=False) as device:
         assert not device.ready
         assert not device.wait_ready(timeout=0.01)
         with pytest.raises(ofms.NotReady, match="no grant has come yet"):
@@ -157,10 +162,10 @@ def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
     letter = device.collect(now=True)
     assert letter is not None
     assert unseal(letter).values["exchange"] == 1
-    before = device._state.cumulative_losses.copy()
+    before = device._memory.state.cumulative_losses.copy()
     assert device.feedback(4, 0.2), "late labels still teach"
-    assert (device._state.cumulative_losses >= before).all()
-    assert (device._state.cumulative_losses > before).any()
+    assert (device._memory.state.cumulative_losses >= before).all()
+    assert (device._memory.state.cumulative_losses > before).any()
     assert device.predict(inputs[0]).id == 6, "it goes on predicting without a server"
     with pytest.raises(ofms.InvalidInput, match="label = nan"):
         device.feedback(2, float("nan"))
@@ -187,19 +192,19 @@ def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_
     arrays = grant_arrays(wanted)
     for model in others:
         arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in hub.tensors[model].items()}
-    values = {"exchange": 1, "groups": 1, "revision": hub.fleet.catalogue.revision}
+    values = {"exchange": 1, "groups": 1, "revision": hub.fleet.catalogue.revision, "deployment": hub.deployment}
     device.receive(seal(Letter("grant", values, arrays)))
     assert sorted(device._held) == others
     networks = device._setting.networks.networks
     real = [model for model in range(6) if not any(each.is_meta for each in networks[model].parameters())]
     assert real == others, "what is not held takes no memory"
-    kept = {model: float(output[0]) for model, output in device._waiting[answer.id].outputs.items()}
+    kept = {model: float(output[0]) for model, output in device._memory.waiting[answer.id].outputs.items()}
     assert kept == pytest.approx(expected)
-    before = device._state.cumulative_losses.copy()
+    before = device._memory.state.cumulative_losses.copy()
     device.close()
-    with Device(device.store, budget=device.budget) as again:
+    with Device(device.store, budget=device.budget, mail=False) as again:
         assert again.feedback(answer.id, 0.5)
-        gained = again._state.cumulative_losses - before
+        gained = again._memory.state.cumulative_losses - before
         assert set(np.flatnonzero(gained[0])) == set(held), "the models of then learn, though they are gone"
 
 
@@ -207,12 +212,12 @@ def test_what_waits_is_bounded_and_what_falls_out_is_counted(device: Device) -> 
     device.most_waiting = 3
     for _ in range(5):
         device.predict(np.zeros(3))
-    assert (len(device._waiting), device.dropped) == (3, 2)
+    assert (len(device._memory.waiting), device.dropped) == (3, 2)
     assert not device.feedback(0, 0.1)
     device.longest_wait = 0.05
     time.sleep(0.1)
     device.predict(np.zeros(3))
-    assert (len(device._waiting), device.dropped) == (1, 5)
+    assert (len(device._memory.waiting), device.dropped) == (1, 5)
     device.close()
 
 
@@ -221,11 +226,22 @@ def test_letters_that_make_no_sense_change_nothing(device: Device) -> None:
     held, exchange = sorted(device._held), device.exchange
     revision = hub.fleet.catalogue.revision
     everything = grant_arrays(np.ones((1, 6), np.bool_))
-    values = {"exchange": 1, "groups": 1}
+    device.collect(now=True)
+    values = {"exchange": 1, "groups": 1, "deployment": hub.deployment, "revision": revision}
+    small = np.zeros((1, 6), np.bool_)
+    small[0, 0] = True
+    shapeless = grant_arrays(small) | {"model.0.0.weight": np.zeros((2, 2), np.float32)}
+    unsent = grant_arrays(small)
+    unsent["grant.version"] = unsent["grant.version"] + 7
     for content, message in (
         (b"nonsense", "not whole"),
         (seal(Letter("grant", values | {"revision": "other"})), "another dictionary"),
-        (seal(Letter("grant", values | {"revision": revision}, everything)), "does not fit the budget"),
+        (seal(Letter("grant", values | {"deployment": "other"})), "another dictionary"),
+        (seal(Letter("grant", values | {"exchange": 5})), "this device asked for 1"),
+        (seal(Letter("grant", values)), "does not say what it should"),
+        (seal(Letter("grant", values, everything)), "does not fit the budget"),
+        (seal(Letter("grant", values, shapeless)), "missing or of another shape"),
+        (seal(Letter("grant", values, unsent)), "neither sent nor here"),
         (seal(Letter("poem")), "a welcome or a grant"),
     ):
         with pytest.raises(ofms.InvalidInput, match=message):
@@ -237,11 +253,11 @@ def test_letters_that_make_no_sense_change_nothing(device: Device) -> None:
 
 def test_two_processes_do_not_share_a_store(device: Device, tmp_path: Path) -> None:
     with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
-        Device(device.store, budget=device.budget)
+        Device(device.store, budget=device.budget, mail=False)
     device.close()
     (device.store / "snapshot.safetensors").write_bytes(b"damaged")
     with pytest.raises(ofms.InvalidInput, match="it is damaged"):
-        Device(device.store, budget=device.budget)
+        Device(device.store, budget=device.budget, mail=False)
 
 
 def test_a_journal_drops_what_was_cut_off(tmp_path: Path) -> None:
@@ -264,7 +280,7 @@ def test_a_class_that_there_is_not_is_refused_and_not_written_down(tmp_path: Pat
     dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
     budget = 2 * int(dictionary.catalogue().storage.max())
     hub = Hub(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
-    with Device(tmp_path / "store", budget=budget) as device:
+    with Device(tmp_path / "store", budget=budget, mail=False) as device:
         device.receive(hub.welcome(0))
         device.receive(hub.run_exchange({0: device.collect() or b""})[0])
         answer = device.predict(np.zeros(2))
@@ -272,14 +288,14 @@ def test_a_class_that_there_is_not_is_refused_and_not_written_down(tmp_path: Pat
         for label in (3, -1, 0.5):
             with pytest.raises(ofms.InvalidInput, match=r"give a class from 0 to 2"):
                 device.feedback(answer.id, label)
-    with Device(tmp_path / "store", budget=budget) as again:
+    with Device(tmp_path / "store", budget=budget, mail=False) as again:
         assert again.feedback(answer.id, np.int64(2))
         assert again.collect() is not None
 
 
 LOOP = """
 import sys, numpy as np, ofms
-device = ofms.Device(sys.argv[1], budget=int(sys.argv[2]))
+device = ofms.Device(sys.argv[1], budget=int(sys.argv[2]), mail=False)
 for number in range(10**6):
     answer = device.predict(np.full(3, number % 7 / 7))
     device.feedback(answer.id, 0.25)
@@ -298,10 +314,10 @@ def test_kill_9_loses_nothing_that_was_answered(device: Device, tmp_path: Path) 
     seen += [int(line) for line in process.stdout.read().split()]
     process.wait()
     process.stdout.close()
-    with Device(device.store, budget=device.budget) as again:
-        assert again._labelled >= len(seen), "every label that was acknowledged is there"
-        assert again._next_id >= seen[-1] + 1
-        losses = again._losses.copy()
-    with Device(device.store, budget=device.budget) as once_more:
-        assert once_more._losses.tolist() == losses.tolist()
+    with Device(device.store, budget=device.budget, mail=False) as again:
+        assert again._memory.labelled >= len(seen), "every label that was acknowledged is there"
+        assert again._memory.next_id >= seen[-1] + 1
+        losses = again._memory.losses.copy()
+    with Device(device.store, budget=device.budget, mail=False) as once_more:
+        assert once_more._memory.losses.tolist() == losses.tolist()
         assert once_more.collect() is not None

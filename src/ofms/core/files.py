@@ -78,6 +78,17 @@ class FolderLock:
             self._file.close()
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether some process has the lock on a folder."""
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        FolderLock(folder).close()
+    except InvalidInput:
+        return True
+    return False
+
+
 def _is_at(descriptor: int, path: Path) -> bool:
     """Whether an open file is still the one at a path."""
     try:

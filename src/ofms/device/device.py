@@ -1,17 +1,18 @@
 """A device: it predicts at once with what it holds, learns when labels come, and keeps itself on disk.
 
-The store is a folder that one process writes. `snapshot.safetensors` holds everything as it was after the last letter,
-`journal-N` the predictions and labels since; together they are the device. A letter from the server (welcome, grant)
-goes in by `receive`, one for the server comes out by `collect`; how they travel is not the device's business.
+The store is a folder that one process writes: a snapshot of everything as it was after the last letter, and a journal
+of the predictions and labels since; together they are the device. Letters from the server (welcome, grant) come through
+the store's inbox and go through its outbox, where something else carries them; or a program of one's own passes them to
+`receive` and takes them from `collect`.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,27 +20,27 @@ from typing import Any, Self
 
 import msgspec
 import numpy as np
-import safetensors.torch
 import torch
 
-from ofms.compute.local import LocalNetworks, Tensors
+from ofms.compute.local import Tensors
 from ofms.compute.tasks import sample_losses
 from ofms.core.bounding import selection_loss
 from ofms.core.draws import Draws
-from ofms.core.errors import InvalidInput, NotFinite, NotReady
-from ofms.core.files import FolderLock, require_writable, write_whole
-from ofms.core.messages import Catalogue, Grants, Plan, Reports
-from ofms.core.schedule import Schedule, past_window
-from ofms.core.states import put_together, take_apart
+from ofms.core.errors import InvalidInput, NotReady
+from ofms.core.messages import Grants, Plan
+from ofms.core.schedule import past_window
 from ofms.core.typing import AnyArray, Floats
-from ofms.device.journal import Journal, read_records
 from ofms.device.letters import Letter, message_arrays, seal, unseal
-from ofms.models.zoo import build_module
-from ofms.policies.protocol import Adapted, Fleet, Policy, tuning_window_of
-from ofms.policies.registry import build_policy, settings_type
+from ofms.device.mailbox import Mailbox
+from ofms.device.memory import Memory, Waiting
+from ofms.device.postman import Postman
+from ofms.device.setting import Setting, read_setting
+from ofms.device.store import Store
+from ofms.policies.protocol import Adapted, tuning_window_of
 
-_SNAPSHOT, _WELCOME, _MODELS = "snapshot.safetensors", "welcome.safetensors", "models"
 _MOST_JOURNAL_BYTES = 64 * 2**20
+_BATCH = 256
+_log = logging.getLogger("ofms.device")
 
 
 @dataclass(frozen=True)
@@ -48,28 +49,6 @@ class Prediction:
 
     id: int
     value: float | int
-
-
-@dataclass(eq=False)
-class _Waiting:
-    """An input that waits for its label: when it came, in which exchange, and outputs of models that have gone."""
-
-    x: AnyArray
-    exchange: int
-    since: float
-    outputs: dict[int, AnyArray] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class _Setting:
-    """What the welcome said, ready for use."""
-
-    policy: Policy
-    fleet: Fleet
-    networks: LocalNetworks
-    seed: int
-    client: int
-    task: Any
 
 
 class Device:
@@ -83,42 +62,40 @@ class Device:
         Memory for models, in bytes.
     most_waiting, longest_wait
         How many inputs may wait for their labels, and for how many seconds; what falls out is counted in `dropped`.
+    mail
+        Whether a thread takes letters from the store's inbox and puts them into its outbox; without it, they are
+        passed to `receive` and taken from `collect`.
     """
 
     def __init__(
-        self, store: str | Path, *, budget: int, most_waiting: int = 1000, longest_wait: float = 86_400.0
+        self,
+        store: str | Path,
+        *,
+        budget: int,
+        most_waiting: int = 1000,
+        longest_wait: float = 86_400.0,
+        mail: bool = True,
     ) -> None:
         if budget < 1:
             raise InvalidInput("budget", budget, "give the bytes that models may take")
         self.store, self.budget = Path(store), budget
         self.most_waiting, self.longest_wait = most_waiting, longest_wait
-        require_writable(self.store / _MODELS)
-        self._lock = FolderLock(self.store)
+        # One letter at a time; what `_guard` keeps is touched by predictions too, and held only briefly.
+        self._desk = threading.RLock()
         self._guard = threading.RLock()
         self._changed = threading.Condition(self._guard)
-        self._setting: _Setting | None = None
-        self._state: Any = None
-        self._plans: dict[int, Plan] = {}
-        self._exchange = -1
-        self._open = False
+        self._setting: Setting | None = None
+        self._memory = Memory()
         self._held: dict[int, Tensors] = {}
-        self._versions: dict[int, int] = {}
-        self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
-        self._samples: deque[tuple[AnyArray, float | int]] = deque()
-        self._losses: Floats = np.zeros(0)
-        self._labelled = 0
-        self._next_id = 0
-        self._number = 0
-        self._outgoing: bytes | None = None
         self._voting: tuple[int, list[int]] = (-1, [])
-        self._journal: Journal
-        self.dropped = 0
-        self.in_transit = 0
+        self._mailbox = Mailbox(self.store)
+        self._store = Store(self.store)
         try:
             self._reopen()
         except BaseException:
-            self._lock.close()
+            self._store.close()
             raise
+        self._postman = Postman(self, self._mailbox) if mail else None
 
     def __enter__(self) -> Self:
         return self
@@ -130,71 +107,109 @@ class Device:
 
     def close(self) -> None:
         """Let go of the store; everything is in it already."""
-        with self._guard:
-            self._journal.close()
-            self._lock.close()
+        if self._postman is not None:
+            self._postman.stop()
+        with self._desk, self._guard:
+            self._store.close()
 
     @property
     def ready(self) -> bool:
         """Whether there has been a grant: from then on it predicts, with or without a server."""
-        return bool(self._plans)
+        return bool(self._memory.plans)
 
     @property
     def held_bytes(self) -> int:
         """What the models take that it holds."""
-        setting = self._setting
-        return 0 if setting is None else sum(int(setting.fleet.catalogue.storage[model]) for model in self._held)
+        return self._bytes_of(self._held)
+
+    @property
+    def in_transit(self) -> int:
+        """Bytes of letters that came and are not taken yet."""
+        return self._mailbox.in_transit()
 
     @property
     def exchange(self) -> int:
         """The number of the exchange whose models it holds; -1 before the first."""
-        return self._exchange
+        return self._memory.exchange
+
+    @property
+    def holding(self) -> list[int]:
+        """The models that it holds."""
+        return sorted(self._held)
+
+    @property
+    def voting(self) -> list[int]:
+        """The models that predict."""
+        plan = self._memory.plans.get(self._memory.exchange)
+        return [] if plan is None else np.flatnonzero(plan.vote[0]).tolist()
+
+    @property
+    def dropped(self) -> int:
+        """How many inputs fell out before their label came."""
+        return self._memory.dropped
+
+    @property
+    def predictions(self) -> int:
+        """How many it made so far; the next one has this id."""
+        return self._memory.next_id
+
+    @property
+    def waiting(self) -> list[int]:
+        """The ids of predictions that wait for their labels."""
+        with self._guard:
+            return list(self._memory.waiting)
 
     @property
     def wants_exchange(self) -> bool:
-        """Whether as many labels came as an exchange has samples, so that there is something to report."""
-        setting = self._setting
-        return setting is not None and self._open and self._labelled >= setting.fleet.schedule.interval
+        """Whether as many labels came as the exchange has samples, so that there is something to report."""
+        setting, memory = self._setting, self._memory
+        return setting is not None and memory.open and memory.labelled >= setting.samples_in(memory.exchange)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait for the first grant; whether it came."""
         with self._changed:
             return self._changed.wait_for(lambda: self.ready, timeout)
 
+    def wait_change(self, timeout: float) -> None:
+        """Wait for a letter, or for the label that completes an exchange."""
+        with self._changed:
+            self._changed.wait(timeout)
+
     def predict(self, x: AnyArray) -> Prediction:
         """Answer at once with the models at hand."""
         x = np.atleast_1d(np.asarray(x, dtype=np.float32))
         with self._guard:
-            setting = self._require_ready()
-            plan = self._plans[self._exchange]
-            waiting = _Waiting(x, self._exchange, time.time())
-            if self._voting[0] != self._exchange:
-                self._voting = (self._exchange, np.flatnonzero(plan.vote[0]).tolist())
+            setting, memory = self._require_ready(), self._memory
+            plan = memory.plans[memory.exchange]
+            if self._voting[0] != memory.exchange:
+                self._voting = (memory.exchange, np.flatnonzero(plan.vote[0]).tolist())
             outputs = {model: self._output(setting, model, x) for model in self._voting[1]}
             value = _answer(outputs, plan.vote[0], setting.task)
-            number = self._next_id
-            self._append({"kind": "predict", "id": number, "shape": x.shape, "since": waiting.since}, x.tobytes())
-            self._next_id += 1
-            self._wait_for(number, waiting)
+            number, since = memory.next_id, time.time()
+            self._append({"kind": "predict", "id": number, "shape": x.shape, "since": since}, x.tobytes())
+            memory.next_id += 1
+            self._wait_for(number, Waiting(x, memory.exchange, since))
             return Prediction(number, value)
 
     def feedback(self, id: int, y: float | int) -> bool:
         """Learn from a label; False where its input is not waiting (any more)."""
         with self._guard:
             setting = self._require_ready()
-            if id not in self._waiting:
+            waiting = self._memory.waiting.get(id)
+            if waiting is None:
                 return False
             # Refused before it is written down: what is in the journal must be learnt from when it is read again.
-            label = self._label(setting, self._waiting[id], y)
+            label = self._label(setting, waiting, y)
             self._append({"kind": "feedback", "id": int(id), "y": label}, b"")
             self._learn(int(id), label)
+            if self.wants_exchange:
+                self._changed.notify_all()
             return True
 
     def receive(self, content: bytes) -> None:
         """Take a letter from the server: the welcome, then a grant for each exchange."""
         letter = unseal(content)
-        with self._guard:
-            self.in_transit = len(content)
+        with self._desk:
             try:
                 if letter.kind == "welcome":
                     self._welcome(letter, content)
@@ -202,150 +217,211 @@ class Device:
                     self._grant(letter)
                 else:
                     raise InvalidInput("letter", letter.kind, "a device takes a welcome or a grant")
-            finally:
-                self.in_transit = 0
-            self._snapshot()
-            self._changed.notify_all()
+            except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
+                if isinstance(error, InvalidInput):
+                    raise
+                reason = f"it does not say what it should ({type(error).__name__}: {error})"
+                raise InvalidInput("letter", letter.kind, reason) from None
+            with self._guard:
+                self._changed.notify_all()
 
     def collect(self, *, now: bool = False) -> bytes | None:
         """The letter for the server: the first request, or the report of an exchange with the next request.
 
         None where there is none yet; `now` ends an exchange before all of its labels came.
         """
-        with self._guard:
-            if self._setting is not None and self._open and (now or self.wants_exchange):
-                self._report(self._setting)
-                self._snapshot()
-            return self._outgoing
+        with self._desk:
+            setting = self._setting
+            if setting is not None and self._memory.open and (now or self.wants_exchange):
+                self._report(setting)
+            return self._memory.letter
+
+    def letter(self) -> tuple[int, bytes] | None:
+        """What waits for the server, with the exchange that it asks for."""
+        with self._desk:
+            content = self.collect()
+            return None if content is None else (self._memory.letter_exchange, content)
 
     # What letters do.
 
     def _welcome(self, letter: Letter, content: bytes) -> None:
-        self._setting = self._prepare(letter)
-        write_whole(self.store / _WELCOME, content)
-        catalogue = self._setting.fleet.catalogue
-        self._state = self._setting.policy.client.join(
-            catalogue, self._setting.fleet.budgets, np.array([self._setting.client])
-        )
-        self._plans, self._held, self._versions, self._open = {}, {}, {}, False
-        self._voting = (-1, [])
-        self._waiting.clear()
-        self._samples.clear()
-        self._losses, self._labelled, self._exchange = np.zeros(len(catalogue)), 0, -1
-        self._request(self._setting, int(letter.values["exchange"]), {}, {})
+        setting, exchange = read_setting(letter, self.budget), int(letter.values["exchange"])
+        known, memory = self._setting, self._memory
+        if known is None or (known.deployment, known.client) != (setting.deployment, setting.client):
+            with self._guard:
+                self._join(setting, exchange)
+                self._store.keep_welcome(content)
+                self._snapshot()
+        elif exchange != memory.letter_exchange:
+            with self._guard:
+                self._rejoin(setting, exchange)
+                self._store.keep_welcome(content)
+                self._snapshot()
 
-    def _prepare(self, letter: Letter) -> _Setting:
-        values = letter.values
-        models = values["models"]
-        names = tuple(str(model["name"]) for model in models)
-        storage, upload = (np.array([model[key] for model in models], dtype=np.int64) for key in ("storage", "upload"))
-        catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), str(values["revision"]))
-        schedule = Schedule(int(values["rounds"]), int(values["interval"]))
-        fleet = Fleet(catalogue, np.array([self.budget], dtype=np.int64), int(values["bandwidth"]), schedule)
-        settings = msgspec.convert(values["settings"], settings_type(str(values["policy"])))
-        policy = build_policy(str(values["policy"]), settings, fleet)
-        # Without memory of their own: a device has none for models that it does not hold.
-        modules = [build_module(str(model["architecture"]), model["options"]).eval().to("meta") for model in models]
-        trainable = [tuple(model["trainable"]) for model in models]
-        networks = LocalNetworks(modules, trainable, values["task"])
-        return _Setting(policy, fleet, networks, int(values["seed"]), int(values["client"]), values["task"])
+    def _join(self, setting: Setting, exchange: int) -> None:
+        """Begin anew in a fleet."""
+        before = self._memory
+        self._setting, self._held, self._voting = setting, {}, (-1, [])
+        self._memory = Memory(
+            state=setting.join(),
+            losses=np.zeros(len(setting.fleet.catalogue)),
+            next_id=before.next_id,
+            dropped=before.dropped + len(before.waiting),
+        )
+        self._request(setting, exchange, {}, {})
+
+    def _rejoin(self, setting: Setting, exchange: int) -> None:
+        """Ask for an exchange after having missed some; what was learnt stays."""
+        memory = self._memory
+        self._setting = setting
+        for model, tensors in self._held.items():
+            self._hold(setting, model, tensors)
+        if memory.open and memory.labelled:
+            plan = memory.plans[memory.exchange]
+            memory.state, _ = setting.policy.client.learn(memory.state, plan, self._observed(plan))
+        memory.open = False
+        if memory.exchange >= exchange:
+            # The server went back in time: the number of what is held must come before the one that it opens.
+            memory.dropped += len(memory.waiting)
+            memory.waiting.clear()
+            memory.plans = {exchange - 1: memory.plans[memory.exchange]}
+            memory.exchange = exchange - 1
+            self._voting = (-1, [])
+        self._request(setting, exchange, {}, {})
 
     def _grant(self, letter: Letter) -> None:
-        setting = self._setting
+        setting, memory = self._setting, self._memory
         if setting is None:
             raise InvalidInput("letter", "grant", "a welcome must come first")
-        if letter.values["revision"] != setting.fleet.catalogue.revision:
+        catalogue = setting.fleet.catalogue
+        if (letter.values["deployment"], letter.values["revision"]) != (setting.deployment, catalogue.revision):
             raise InvalidInput("letter", letter.values["revision"], "it is for another dictionary; ask for a welcome")
         exchange = int(letter.values["exchange"])
-        if exchange <= self._exchange:
+        if exchange <= memory.exchange:
             return  # It came before.
+        if exchange != memory.letter_exchange:
+            raise InvalidInput("letter", f"exchange {exchange}", f"this device asked for {memory.letter_exchange}")
         arrays = {name: np.asarray(array) for name, array in letter.part("grant").items()}
         arrays |= {"exchange": np.asarray(exchange), "groups": np.asarray(int(letter.values["groups"]))}
         grants = Grants.from_arrays(arrays)
-        needed = int(grants.held[0] @ setting.fleet.catalogue.storage)
+        held = {int(model) for model in np.flatnonzero(grants.held[0])}
+        needed = self._bytes_of(held)
         if needed > self.budget:
             raise InvalidInput("letter", f"{needed} bytes", f"the grant does not fit the budget of {self.budget} bytes")
-        held = {int(model) for model in np.flatnonzero(grants.held[0])}
-        sent = _by_model(letter.part("model"))
-        missing = [model for model in held if model not in sent and model not in self._held]
-        if missing:
-            raise InvalidInput("letter", f"model {missing[0]}", "it is granted but neither sent nor here")
-        self._keep_outputs(setting, {model for model in self._held if model not in held or model in sent})
-        self._state, plan = setting.policy.client.plan(self._state, grants)
+        sent = {model: self._tensors(setting, model, each) for model, each in by_model(letter.part("model")).items()}
+        versions = {model: int(grants.version[model]) for model in held}
         for model in held:
-            if model in sent:
-                self._hold(
-                    setting, model, {name: torch.from_numpy(array.copy()) for name, array in sent[model].items()}
-                )
-                self._versions[model] = int(grants.version[model])
-                content = safetensors.torch.save(self._held[model])
-                write_whole(self.store / _MODELS / f"{model}-{self._versions[model]}.safetensors", content)
-        for model in self._held.keys() - held:
-            del self._held[model], self._versions[model]
-            setting.networks.networks[model].to("meta")
-        self._exchange, self._open, self._outgoing = exchange, True, None
-        self._plans[exchange] = plan
-        self._losses, self._labelled = np.zeros(len(setting.fleet.catalogue)), 0
-        self._forget_plans()
+            if model not in sent and memory.versions.get(model) != versions[model]:
+                raise InvalidInput("letter", f"model {model}", "it is granted but neither sent nor here")
+        # Files first, while predictions go on; then everything at once.
+        for model in held & sent.keys():
+            self._store.keep_model(model, versions[model], sent[model])
+        with self._guard:
+            self._keep_outputs(setting, {model for model in self._held if model not in held or model in sent})
+            memory.state, plan = setting.policy.client.plan(memory.state, grants)
+            for model in self._held.keys() - held:
+                del self._held[model]
+                setting.networks.networks[model].to("meta")
+            for model in held & sent.keys():
+                self._hold(setting, model, sent[model])
+            memory.versions = versions
+            memory.exchange, memory.open, memory.letter = exchange, True, None
+            memory.plans[exchange] = plan
+            memory.losses, memory.labelled = np.zeros(len(catalogue)), 0
+            memory.forget_plans()
+            self._snapshot()
 
-    def _hold(self, setting: _Setting, model: int, tensors: Tensors) -> None:
+    def _tensors(self, setting: Setting, model: int, arrays: dict[str, AnyArray]) -> Tensors:
+        """A model's tensors from a letter, or a refusal where they are not that model's."""
+        if not 0 <= model < len(setting.fleet.catalogue):
+            raise InvalidInput("letter", f"model {model}", "there is no such model in the dictionary")
+        expected = setting.trainees.networks[model].state_dict()
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        for name, tensor in expected.items():
+            optional = name.endswith("num_batches_tracked")
+            if not optional and (name not in tensors or tensors[name].shape != tensor.shape):
+                raise InvalidInput("letter", f"model {model}", f"{name} is missing or of another shape")
+        return tensors
+
+    def _hold(self, setting: Setting, model: int, tensors: Tensors) -> None:
         """Keep a model's tensors, and let its network use them in place, so that predictions cost what it does."""
         self._held[model] = tensors
         network = setting.networks.networks[model]
         network.load_state_dict(tensors, strict=False, assign=True)
         network.requires_grad_(False)
 
-    def _report(self, setting: _Setting) -> None:
-        """End the exchange: learn, fine-tune, and write the report with the next request."""
-        plan = self._plans[self._exchange]
-        losses = np.where(plan.held, self._losses[None], np.nan)
-        self._state, reports = setting.policy.client.learn(self._state, plan, losses)
-        self._open = False
-        deltas = self._deltas(setting, plan, reports)
-        self._request(setting, self._exchange + 1, message_arrays(reports, "report"), deltas)
+    def _report(self, setting: Setting) -> None:
+        """End the exchange: fine-tune while predictions go on, then learn, report and ask for the next one."""
+        memory = self._memory
+        with self._guard:
+            plan, exchange = memory.plans[memory.exchange], memory.exchange
+            _, reports = setting.policy.client.learn(memory.state, plan, self._observed(plan))
+            held, samples = dict(self._held), list(memory.samples)
+        models = np.flatnonzero(reports.updated[0]).tolist()
+        deltas = self._deltas(setting, exchange, {model: held[model] for model in models}, samples)
+        with self._guard:
+            memory.state, reports = setting.policy.client.learn(memory.state, plan, self._observed(plan))
+            memory.open = False
+            updated = np.zeros_like(reports.updated)
+            updated[0, list(deltas)] = True
+            reports = replace(reports, updated=updated)
+            weights = {model: float(plan.pull[0, model]) for model in deltas}
+            self._request(setting, exchange + 1, message_arrays(reports, "report"), deltas, weights)
+            self._snapshot()
+
+    def _observed(self, plan: Plan) -> Floats:
+        """[1, K] what the open exchange's labels came to for each model held."""
+        return np.where(plan.held, self._memory.losses[None], np.nan)
 
     def _request(
-        self, setting: _Setting, exchange: int, report: dict[str, AnyArray], deltas: dict[int, Tensors]
+        self,
+        setting: Setting,
+        exchange: int,
+        report: dict[str, AnyArray],
+        deltas: dict[int, Tensors],
+        weights: dict[int, float] | None = None,
     ) -> None:
-        draws = Draws(setting.seed, exchange)
-        self._state, requests = setting.policy.client.request(self._state, draws)
+        memory = self._memory
+        memory.state, requests = setting.policy.client.request(memory.state, Draws(setting.seed, exchange))
         arrays = message_arrays(requests, "request") | report
         for model, delta in deltas.items():
             arrays |= {f"delta.{model}.{name}": tensor.numpy() for name, tensor in delta.items()}
         values = {
+            "deployment": setting.deployment,
+            "revision": setting.fleet.catalogue.revision,
             "client": setting.client,
             "exchange": exchange,
-            "revision": setting.fleet.catalogue.revision,
             "held_bytes": self.held_bytes,
-            "versions": {str(model): self._versions[model] for model in deltas},
+            "versions": {str(model): memory.versions[model] for model in deltas},
+            "weights": {str(model): weight for model, weight in (weights or {}).items()},
         }
-        self._outgoing = seal(Letter("request", values, arrays))
+        memory.letter, memory.letter_exchange = seal(Letter("request", values, arrays)), exchange
 
-    def _deltas(self, setting: _Setting, plan: Plan, reports: Reports) -> dict[int, Tensors]:
+    def _deltas(
+        self, setting: Setting, exchange: int, models: dict[int, Tensors], samples: list[tuple[AnyArray, float | int]]
+    ) -> dict[int, Tensors]:
+        """What fine-tuning comes to, before importance weighting."""
         local = setting.policy.local
-        window = tuning_window_of(local, setting.fleet.schedule, self._exchange)
-        if local is None or window is None or not self._samples:
+        window = tuning_window_of(local, setting.fleet.schedule, exchange)
+        if local is None or window is None or not samples:
             return {}
-        count = min(window.weights.size, len(self._samples))
-        x, y = self._batch(setting, count)
-        weights = window.weights[-count:]
-        deltas = {
-            int(model): setting.networks.update(
-                int(model), self._held[int(model)], x, y, weights, float(plan.pull[0, model]), local
-            )
-            for model in np.flatnonzero(reports.updated[0])
-        }
-        for model, delta in deltas.items():
-            if not all(bool(torch.isfinite(tensor).all()) for tensor in delta.values()):
-                raise NotFinite(f"the update of model {model} in exchange {self._exchange} is not finite")
+        count = min(window.weights.size, len(samples))
+        x, y = _batch(setting, samples[-count:])
+        deltas = {}
+        for model, tensors in models.items():
+            delta = setting.trainees.update(model, tensors, x, y, window.weights[-count:], 1.0, local)
+            if all(bool(torch.isfinite(tensor).all()) for tensor in delta.values()):
+                deltas[model] = delta
+            else:
+                _log.warning("the update of model %d in exchange %d is not finite; it is not sent", model, exchange)
         return deltas
 
     # What predictions and labels do.
 
     def _learn(self, id: int, y: float | int) -> None:
-        setting = self._require_ready()
-        waiting = self._waiting.pop(id)
-        plan = self._plans[waiting.exchange]
+        setting, memory = self._require_ready(), self._memory
+        waiting = memory.waiting.pop(id)
+        plan = memory.plans[waiting.exchange]
         losses = np.full((1, 1, len(setting.fleet.catalogue)), np.nan)
         target = torch.tensor([y], dtype=torch.int64 if setting.task == "classification" else torch.float32)
         for model in np.flatnonzero(plan.held[0]).tolist():
@@ -354,77 +430,87 @@ class Device:
                 output = self._output(setting, model, waiting.x)
             losses[0, 0, model] = float(sample_losses(torch.from_numpy(output)[None], target, setting.task)[0])
         bounded = np.where(plan.held, selection_loss(losses, setting.policy.loss_bound)[:, 0], np.nan)
-        if self._open and waiting.exchange == self._exchange:
-            self._losses += np.where(plan.held[0], bounded[0], 0.0)
-            self._labelled += 1
+        if memory.open and waiting.exchange == memory.exchange:
+            memory.losses += np.where(plan.held[0], bounded[0], 0.0)
+            memory.labelled += 1
         else:
             # Late: what the exchange had known is learnt now, with the probabilities of then.
-            self._state, _ = setting.policy.client.learn(self._state, plan, bounded)
-        self._samples.append((waiting.x, y))
+            memory.state, _ = setting.policy.client.learn(memory.state, plan, bounded)
+        memory.samples.append((waiting.x, y))
         longest = setting.fleet.schedule.interval + (setting.policy.local.window if setting.policy.local else 0)
-        while len(self._samples) > longest:
-            self._samples.popleft()
-        self._forget_plans()
+        while len(memory.samples) > longest:
+            memory.samples.popleft()
+        memory.forget_plans()
 
-    def _label(self, setting: _Setting, waiting: _Waiting, y: float | int) -> float | int:
+    def _label(self, setting: Setting, waiting: Waiting, y: float | int) -> float | int:
         if not np.isfinite(y):
             raise InvalidInput("label", y, "give a finite number")
         if setting.task == "regression":
             return float(y)
-        held = next(iter(self._held))
-        classes = len(next(iter(waiting.outputs.values()), self._output(setting, held, waiting.x)))
-        if y != int(y) or not 0 <= y < classes:
-            raise InvalidInput("label", y, f"give a class from 0 to {classes - 1}")
+        outputs = list(waiting.outputs.values()) or [self._output(setting, next(iter(self._held)), waiting.x)]
+        if y != int(y) or not 0 <= y < len(outputs[0]):
+            raise InvalidInput("label", y, f"give a class from 0 to {len(outputs[0]) - 1}")
         return int(y)
 
-    def _wait_for(self, number: int, waiting: _Waiting) -> None:
-        self._waiting[number] = waiting
-        while self._waiting:
-            oldest = next(iter(self._waiting.values()))
-            if len(self._waiting) <= self.most_waiting and waiting.since - oldest.since <= self.longest_wait:
+    def _wait_for(self, number: int, waiting: Waiting) -> None:
+        memory = self._memory
+        memory.waiting[number] = waiting
+        while memory.waiting:
+            oldest = next(iter(memory.waiting.values()))
+            if len(memory.waiting) <= self.most_waiting and waiting.since - oldest.since <= self.longest_wait:
                 break
-            self._waiting.popitem(last=False)
-            self.dropped += 1
+            memory.waiting.popitem(last=False)
+            memory.dropped += 1
 
-    def _keep_outputs(self, setting: _Setting, models: set[int]) -> None:
+    def _keep_outputs(self, setting: Setting, models: Iterable[int]) -> None:
         """Before models go or are replaced: their outputs for the inputs that still wait for labels."""
-        for waiting in self._waiting.values():
-            plan = self._plans[waiting.exchange]
-            for model in models:
-                if plan.held[0, model] and model not in waiting.outputs:
-                    waiting.outputs[model] = self._output(setting, model, waiting.x)
+        memory = self._memory
+        for model in models:
+            lacking = [
+                waiting
+                for waiting in memory.waiting.values()
+                if memory.plans[waiting.exchange].held[0, model] and model not in waiting.outputs
+            ]
+            for first in range(0, len(lacking), _BATCH):
+                some = lacking[first : first + _BATCH]
+                outputs = self._outputs(setting, model, np.stack([waiting.x for waiting in some]))
+                for waiting, output in zip(some, outputs, strict=True):
+                    waiting.outputs[model] = output.copy()
 
-    def _forget_plans(self) -> None:
-        needed = {waiting.exchange for waiting in self._waiting.values()} | {self._exchange}
-        self._plans = {exchange: plan for exchange, plan in self._plans.items() if exchange in needed}
+    def _output(self, setting: Setting, model: int, x: AnyArray) -> AnyArray:
+        output: AnyArray = self._outputs(setting, model, x[None])[0]
+        return output
 
-    def _output(self, setting: _Setting, model: int, x: AnyArray) -> AnyArray:
-        local = setting.policy.local
+    def _outputs(self, setting: Setting, model: int, x: AnyArray) -> AnyArray:
+        local, memory = setting.policy.local, self._memory
         network: Callable[[torch.Tensor], torch.Tensor] = setting.networks.networks[model]
         if isinstance(local, Adapted):
             # To the samples before this exchange: what came since does not count yet.
-            first = setting.fleet.schedule.span(self._exchange)[0]
+            first = setting.fleet.schedule.span(memory.exchange)[0]
             past = past_window(first, local.window) if first >= local.warm_up else None
-            before = len(self._samples) - (self._labelled if self._open else 0)
+            before = len(memory.samples) - (memory.labelled if memory.open else 0)
             if past is not None and before > 0:
-                xs, ys = self._batch(setting, min(past.weights.size, before), before)
-                tensors = setting.networks.adapted(model, self._held[model], xs, ys, local.adaptation_rate)
+                samples = list(memory.samples)[:before][-past.weights.size :]
+                tensors = setting.networks.adapted(
+                    model, self._held[model], *_batch(setting, samples), local.adaptation_rate
+                )
                 network = partial(setting.networks.outputs, model, tensors)
         try:
             with torch.inference_mode():
-                output: AnyArray = network(torch.from_numpy(x)[None])[0].numpy()
+                outputs: AnyArray = network(torch.from_numpy(x)).numpy()
         except (RuntimeError, ValueError, IndexError) as error:
             reason = str(error).splitlines()[0]
-            raise InvalidInput("input", list(x.shape), f"the models do not take it ({reason})") from None
-        return output
+            raise InvalidInput("input", list(x.shape[1:]), f"the models do not take it ({reason})") from None
+        return outputs
 
-    def _batch(self, setting: _Setting, count: int, stop: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The last labelled samples, or the last ones before some place."""
-        samples = list(self._samples)[:stop][-count:]
-        kind = torch.int64 if setting.task == "classification" else torch.float32
-        return torch.from_numpy(np.stack([x for x, _ in samples])), torch.tensor([y for _, y in samples], dtype=kind)
+    def _bytes_of(self, models: Iterable[int]) -> int:
+        setting = self._setting
+        if setting is None:
+            return 0
+        copies = setting.policy.local.copies if setting.policy.local is not None else 1
+        return copies * sum(int(setting.fleet.catalogue.storage[model]) for model in models)
 
-    def _require_ready(self) -> _Setting:
+    def _require_ready(self) -> Setting:
         if self._setting is None or not self.ready:
             raise NotReady(f"{self.store}: no grant has come yet; wait_ready() waits for the first one")
         return self._setting
@@ -433,99 +519,39 @@ class Device:
 
     def _append(self, values: dict[str, Any], content: bytes) -> None:
         head = msgspec.json.encode(values)
-        self._journal.append(len(head).to_bytes(4, "little") + head + content)
-        if self._journal.size > _MOST_JOURNAL_BYTES:
+        if self._store.append(len(head).to_bytes(4, "little") + head + content) > _MOST_JOURNAL_BYTES:
             self._snapshot()
 
     def _snapshot(self) -> None:
-        """Write everything, begin a new journal, and remove what nobody needs any more."""
-        arrays, state_values = take_apart(self._state, "state.") if self._state is not None else ({}, {})
-        for exchange, plan in self._plans.items():
-            arrays |= {f"plan.{exchange}.{name}": getattr(plan, name) for name in Plan.__dataclass_fields__}
-        waiting = {}
-        for number, each in self._waiting.items():
-            arrays[f"waiting.{number}"] = each.x
-            arrays |= {f"output.{number}.{model}": output for model, output in each.outputs.items()}
-            waiting[str(number)] = [each.exchange, each.since]
-        for place, (x, _) in enumerate(self._samples):
-            arrays[f"sample.{place}"] = x
-        if self._outgoing is not None:
-            arrays["outgoing"] = np.frombuffer(self._outgoing, dtype=np.uint8)
-        arrays["losses"] = self._losses
-        self._number += 1
-        values = {
-            "number": self._number,
-            "state": state_values,
-            "plans": list(self._plans),
-            "waiting": waiting,
-            "labels": [y for _, y in self._samples],
-            "exchange": self._exchange,
-            "open": self._open,
-            "labelled": self._labelled,
-            "next_id": self._next_id,
-            "dropped": self.dropped,
-            "versions": {str(model): version for model, version in self._versions.items()},
-        }
-        write_whole(self.store / _SNAPSHOT, seal(Letter("snapshot", values, arrays)))
-        self._journal.close()
-        self._journal = Journal(self.store / f"journal-{self._number}")
-        for path in self.store.glob("journal-*"):
-            if path != self._journal.path:
-                path.unlink()
-        wanted = {f"{model}-{version}.safetensors" for model, version in self._versions.items()}
-        for path in (self.store / _MODELS).glob("*.safetensors"):
-            if path.name not in wanted:
-                path.unlink()
+        self._store.keep_snapshot(self._memory.write(), self._memory.versions)
 
     def _reopen(self) -> None:
         """Become what the store says."""
-        path = self.store / _SNAPSHOT
-        if path.exists():
-            try:
-                self._restore(unseal(path.read_bytes()))
-            except (InvalidInput, KeyError, ValueError, OSError) as error:
-                raise InvalidInput("store", self.store, f"it is damaged ({error}); remove it to join anew") from None
-        self._journal = Journal(self.store / f"journal-{self._number}")
-        for record in read_records(self._journal.path):
+        try:
+            snapshot = self._store.snapshot()
+            if snapshot is not None:
+                welcome = self._store.welcome()
+                setting = self._setting = None if welcome is None else read_setting(welcome, self.budget)
+                self._memory = Memory.read(snapshot, None if setting is None else setting.join())
+                if setting is not None:
+                    for model, version in self._memory.versions.items():
+                        self._hold(setting, model, self._store.model(model, version))
+        except (InvalidInput, KeyError, ValueError, OSError) as error:
+            if isinstance(error, InvalidInput) and error.field == "budget":
+                raise
+            raise InvalidInput("store", self.store, f"it is damaged ({error}); remove it to join anew") from None
+        for record in self._store.records():
             self._replay(record)
-
-    def _restore(self, letter: Letter) -> None:
-        values = letter.values
-        self._number, self._exchange = int(values["number"]), int(values["exchange"])
-        self._open, self._labelled = bool(values["open"]), int(values["labelled"])
-        self._next_id, self.dropped = int(values["next_id"]), int(values["dropped"])
-        self._losses = letter.arrays["losses"].copy()
-        if "outgoing" in letter.arrays:
-            self._outgoing = letter.arrays["outgoing"].tobytes()
-        welcome = self.store / _WELCOME
-        if not welcome.exists():
-            return
-        setting = self._setting = self._prepare(unseal(welcome.read_bytes()))
-        template = setting.policy.client.join(
-            setting.fleet.catalogue, setting.fleet.budgets, np.array([setting.client])
-        )
-        self._state = put_together(template, dict(letter.arrays), dict(values["state"]), "state.")
-        for exchange in values["plans"]:
-            self._plans[int(exchange)] = Plan(**letter.part(f"plan.{exchange}"))
-        for model, version in values["versions"].items():
-            path = self.store / _MODELS / f"{model}-{version}.safetensors"
-            self._hold(setting, int(model), safetensors.torch.load(path.read_bytes()))
-            self._versions[int(model)] = int(version)
-        for number, (exchange, since) in values["waiting"].items():
-            outputs = {int(model): array for model, array in letter.part(f"output.{number}").items()}
-            x = letter.arrays[f"waiting.{number}"]
-            self._waiting[int(number)] = _Waiting(x, int(exchange), float(since), outputs)
-        for place, label in enumerate(values["labels"]):
-            self._samples.append((letter.arrays[f"sample.{place}"], label))
 
     def _replay(self, record: bytes) -> None:
         size = int.from_bytes(record[:4], "little")
         values = msgspec.json.decode(record[4 : 4 + size], type=dict[str, Any])
+        memory = self._memory
         if values["kind"] == "predict":
             x = np.frombuffer(record[4 + size :], dtype=np.float32).reshape(values["shape"]).copy()
-            self._next_id = int(values["id"]) + 1
-            self._wait_for(int(values["id"]), _Waiting(x, self._exchange, float(values["since"])))
-        elif int(values["id"]) in self._waiting:
+            memory.next_id = int(values["id"]) + 1
+            self._wait_for(int(values["id"]), Waiting(x, memory.exchange, float(values["since"])))
+        elif int(values["id"]) in memory.waiting:
             self._learn(int(values["id"]), values["y"])
 
 
@@ -539,9 +565,15 @@ def _answer(outputs: dict[int, AnyArray], vote: Floats, task: str) -> float | in
     return int(np.asarray(mixed).argmax())
 
 
-def _by_model(arrays: dict[str, AnyArray]) -> dict[int, dict[str, AnyArray]]:
+def _batch(setting: Setting, samples: list[tuple[AnyArray, float | int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    kind = torch.int64 if setting.task == "classification" else torch.float32
+    return torch.from_numpy(np.stack([x for x, _ in samples])), torch.tensor([y for _, y in samples], dtype=kind)
+
+
+def by_model(arrays: dict[str, AnyArray]) -> dict[int, dict[str, AnyArray]]:
+    """Arrays by model and name; their keys are `model.name`."""
     found: dict[int, dict[str, AnyArray]] = {}
-    for name, array in arrays.items():
-        model, _, parameter = name.partition(".")
-        found.setdefault(int(model), {})[parameter] = array
+    for key, array in arrays.items():
+        model, _, name = key.partition(".")
+        found.setdefault(int(model), {})[name] = array
     return found

@@ -50,9 +50,14 @@ def unseal(content: bytes) -> Letter:
         protocol, kind = values["protocol"], str(values["kind"])
     except (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput("letter", f"{len(content)} bytes", f"it is not whole ({type(error).__name__})") from None
+    require_protocol(protocol)
+    return Letter(kind, values["values"], arrays)
+
+
+def require_protocol(protocol: object) -> None:
+    """Refuse what another version of the protocol wrote."""
     if protocol != PROTOCOL:
         raise InvalidInput("letter", f"protocol {protocol}", f"this is protocol {PROTOCOL}; upgrade the older side")
-    return Letter(kind, values["values"], arrays)
 
 
 def message_arrays(message: Message, name: str) -> dict[str, AnyArray]:

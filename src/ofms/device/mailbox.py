@@ -1,0 +1,97 @@
+"""The two folders in a device's store through which letters pass. No PyTorch here: what carries letters needs none.
+
+What carries letters writes to the inbox and reads the outbox; the device takes from the inbox and writes the outbox.
+Only the newest letter of each matters: an exchange that is over needs no grant.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ofms.core.files import require_writable, write_whole
+
+_ENDING = ".safetensors"
+
+
+class Mailbox:
+    """The inbox and the outbox of a store."""
+
+    def __init__(self, store: Path) -> None:
+        self.inbox, self.outbox = store / "inbox", store / "outbox"
+
+    # For what carries letters.
+
+    def deliver(self, content: bytes) -> str:
+        """Put a letter into the inbox, in place of older ones; its name there."""
+        require_writable(self.inbox)
+        name = f"{time.time_ns():020d}"
+        older = self._names()
+        write_whole(self.inbox / (name + _ENDING), content)
+        for each in older:
+            self.remove(each)
+        return name
+
+    def answer(self, exchange: int) -> bytes | None:
+        """The device's letter that asks for an exchange, once it is there."""
+        try:
+            return self._request_path(exchange).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def refusal(self, name: str) -> str | None:
+        """Why the device did not take a letter, where it did not."""
+        try:
+            return self._refusal_path(name).read_text()
+        except FileNotFoundError:
+            return None
+
+    # For the device.
+
+    def newest(self) -> tuple[str, bytes] | None:
+        """The newest letter that was delivered, with its name."""
+        for name in reversed(self._names()):
+            try:
+                return name, (self.inbox / (name + _ENDING)).read_bytes()
+            except FileNotFoundError:
+                continue
+        return None
+
+    def remove(self, name: str) -> None:
+        """Take a letter out of the inbox."""
+        (self.inbox / (name + _ENDING)).unlink(missing_ok=True)
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Say why a letter was not taken."""
+        require_writable(self.outbox)
+        for path in self.outbox.glob("refusal-*"):
+            path.unlink()
+        write_whole(self._refusal_path(name), reason.encode())
+
+    def send(self, exchange: int, content: bytes) -> None:
+        """Put the letter that asks for an exchange into the outbox, in place of others."""
+        path = self._request_path(exchange)
+        require_writable(self.outbox)
+        write_whole(path, content)
+        for other in self.outbox.glob(f"request-*{_ENDING}"):
+            if other != path:
+                other.unlink()
+
+    def in_transit(self) -> int:
+        """Bytes of letters that came and were not taken yet."""
+        total = 0
+        for name in self._names():
+            try:
+                total += (self.inbox / (name + _ENDING)).stat().st_size
+            except FileNotFoundError:
+                continue
+        return total
+
+    def _names(self) -> list[str]:
+        return sorted(path.name.removesuffix(_ENDING) for path in self.inbox.glob(f"[0-9]*{_ENDING}"))
+
+    def _request_path(self, exchange: int) -> Path:
+        return self.outbox / f"request-{exchange}{_ENDING}"
+
+    def _refusal_path(self, name: str) -> Path:
+        return self.outbox / f"refusal-{name}.txt"
