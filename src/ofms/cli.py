@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ofms.cli_deploy import deploy
 from ofms.core.version import __version__
 from ofms.policies import MODULES as POLICIES
 
@@ -26,6 +27,9 @@ _NOT_SETTINGS = (
 def cli() -> None:
     """Online federated model selection and fine-tuning: the right model on every device, from a dictionary that is too
     large for any of them."""
+
+
+cli.add_command(deploy)
 
 
 def _assignment(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
@@ -393,14 +397,14 @@ def main() -> None:
 
 
 def _main(arguments: list[str]) -> int:
-    from ofms.core.errors import InvalidInput, NotFinite
+    from ofms.core.errors import InvalidInput, NotFinite, ProcessEnded
 
     # A user's own factories lie where the user is, as for `python -m`.
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         cli.main(arguments, prog_name="ofms", standalone_mode=False)
-    except (InvalidInput, NotFinite) as error:
+    except (InvalidInput, NotFinite, ProcessEnded) as error:
         click.echo(f"ofms: {_one_line(str(error))}", err=True)
         return 2 if isinstance(error, InvalidInput) else 1
     except click.exceptions.NoArgsIsHelpError as error:

@@ -1,0 +1,114 @@
+"""What the processes of a deployment take in memory, and what they would take without anything to do.
+
+    python benchmarks/deployment_memory.py
+
+A real deployment on loopback: a SuperLink, two devices with MNIST's two-block networks, three exchanges. Each process's
+largest resident set is read from /proc while it runs; the device's program is a process of its own, as in the field.
+Needs the extra `flower`, and Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import tomli_w
+
+import ofms
+from networks import MNIST
+from ofms.drawing.tables import format_table
+from ofms.federation.demo import start_node
+from ofms.federation.files import SERVER
+from ofms.federation.keys import add_device, make_deployment
+from ofms.federation.processes import descendants, free_port
+from ofms.federation.supervisor import Supervisor
+from ofms.models.zoo import build_module
+from ofms.runs.units import human_bytes
+
+CLIENTS, EXCHANGES, INTERVAL = 2, 3, 5
+
+PROGRAM = """
+import numpy as np
+import sys
+import ofms
+
+images = np.random.default_rng(0).random((1000, 1, 28, 28), dtype=np.float32)
+with ofms.Device(sys.argv[1], budget=int(sys.argv[2])) as device:
+    for step, image in enumerate(images):
+        while not (device.ready and device.exchange >= step // int(sys.argv[3])):
+            device.wait_change(0.1)
+        device.feedback(device.predict(image).id, step % 10)
+"""
+
+NAMES = {
+    "ofms.federation.superlink": "SuperLink",
+    "flwr-serverapp": "server app, while the server runs",
+    "flower-supernode": "SuperNode",
+    "flwr-clientapp": "client app, during an exchange",
+    "deploy device": "ofms deploy device, which keeps the SuperNode running",
+    "import ofms": "a device's program, PyTorch and its models in it",
+    "flower-superexec": "SuperExec, one beside a SuperLink or SuperNode",
+}
+
+
+def name_of(pid: int) -> str | None:
+    line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return next((name for part, name in NAMES.items() if part in line), None)
+
+
+def largest_resident(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
+def main() -> int:
+    architecture = MNIST.architectures[1]
+    architectures = {f"net{index}": architecture for index in range(20)}
+    modules = {name: build_module(*each) for name, each in architectures.items()}
+    dictionary = ofms.Dictionary.from_modules(modules, task="classification", architectures=architectures)
+    largest = int(dictionary.catalogue().storage.max())
+    found: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fleet, address = folder / "fleet", f"127.0.0.1:{free_port()}"
+        dictionary.write(folder / "models")
+        make_deployment(fleet, address, folder / "models", interval=INTERVAL, rounds=EXCHANGES * INTERVAL)
+        settings = {"learning_rate": 0.5, "fine_tuning_rate": 1e-4}
+        config = {"address": address, "models": str(folder / "models"), "interval": INTERVAL, "settings": settings}
+        (fleet / SERVER).write_text(tomli_w.dumps(config | {"rounds": EXCHANGES * INTERVAL, "bandwidth": "100%"}))
+        for client in range(CLIENTS):
+            add_device(fleet, f"device-{client}", "5", address)
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(Supervisor(fleet, tell=lambda line: None))
+            pids = [server.pid]
+            for client in range(CLIENTS):
+                store = folder / f"store-{client}"
+                node = start_node(fleet, client, store)
+                stack.callback(node.stop)
+                given = [str(store), str(5 * largest), str(INTERVAL)]
+                program = subprocess.Popen([sys.executable, "-c", PROGRAM, *given])
+                stack.callback(program.wait)
+                stack.callback(program.kill)
+                pids += [node.pid, program.pid]
+            while server.look() is None:
+                for pid in {each for root in pids for each in (root, *descendants(root))}:
+                    with contextlib.suppress(OSError, StopIteration):
+                        if kind := name_of(pid):
+                            found[kind] = max(found.get(kind, 0), largest_resident(pid))
+                time.sleep(0.1)
+    code = "import torch, numpy; print(open('/proc/self/status').read())"
+    status = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    bare = 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+    rows = [[name, human_bytes(size)] for name, size in sorted(found.items(), key=lambda each: each[0])]
+    rows.append(["for comparison: a process that imports PyTorch and does nothing", human_bytes(bare)])
+    rows.append(["for comparison: the models that a device holds at most", human_bytes(5 * largest)])
+    print(format_table(["largest resident set", ""], rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

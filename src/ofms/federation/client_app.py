@@ -1,0 +1,50 @@
+"""Flower's ClientApp: it carries letters between the server and a device's store and decides nothing; no PyTorch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from ofms.device.letters import Letter, seal, unseal
+from ofms.device.mailbox import Mailbox
+from ofms.federation.records import from_record, to_record
+
+_SECONDS_BETWEEN_LOOKS = 0.05
+
+app = ClientApp()
+
+
+@app.query("join")
+def join(message: Message, context: Context) -> Message:
+    """Bring a welcome; the answer asks for the exchange that it speaks of."""
+    return _carry(message, context, ahead=0)
+
+
+@app.train("exchange")
+def exchange(message: Message, context: Context) -> Message:
+    """Bring a grant; the answer reports on that exchange and asks for the next one."""
+    return _carry(message, context, ahead=1)
+
+
+def _carry(message: Message, context: Context, ahead: int) -> Message:
+    letter = from_record(message.content)
+    mailbox = Mailbox(Path(str(context.node_config["store"])))
+    until = time.monotonic() + float(letter.values["wait"])
+    name = mailbox.deliver(seal(letter))
+    asked = int(letter.values["exchange"]) + ahead
+    while True:
+        content = mailbox.answer(asked)
+        if content is not None:
+            answer = unseal(content)
+            # One that was left from another deployment answers nothing.
+            if answer.values["deployment"] == letter.values["deployment"]:
+                return Message(to_record(answer), reply_to=message)
+        refusal = mailbox.refusal(name)
+        if refusal is not None:
+            return Message(to_record(Letter("refusal", {"reason": refusal})), reply_to=message)
+        if time.monotonic() >= until:
+            return Message(to_record(Letter("nothing")), reply_to=message)
+        time.sleep(_SECONDS_BETWEEN_LOOKS)

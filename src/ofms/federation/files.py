@@ -1,0 +1,62 @@
+"""The files of a deployment and of a device by name, and how they are read. No PyTorch here."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ofms.core.errors import InvalidInput
+
+# In a deployment's folder.
+SERVER, DEVICES = "server.toml", "devices.toml"
+AUTHORITY_KEY, CERTIFICATE, CERTIFICATE_KEY = "ca.key", "server.pem", "server.key"
+STATE, STATUS, EVENTS, COMMANDS = "state", "status.json", "events.log", "commands"
+APP, FLOWER, DEVICE_FOLDERS = "app", "flower", "devices"
+# In a device's folder.
+AUTHORITY, DEVICE_KEY, DEVICE_FILE = "ca.pem", "device.key", "device.toml"
+
+T = TypeVar("T")
+
+
+class DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
+    """`device.toml`."""
+
+    name: str
+    server: str
+    budget: str
+
+
+def read_device(folder: Path) -> DeviceFile:
+    """A device's folder, as `ofms deploy keys` made it."""
+    for name in (DEVICE_FILE, DEVICE_KEY, AUTHORITY):
+        if not (folder / name).is_file():
+            raise InvalidInput("device", folder, f"{name} is not there; copy the folder that `ofms deploy keys` made")
+    entry = read_toml(folder / DEVICE_FILE, DeviceFile)
+    split_address(entry.server)
+    return entry
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port.
+
+    >>> split_address("fleet.example.com:9092")
+    ('fleet.example.com', 9092)
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InvalidInput("address", address, "write HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def read_toml(path: Path, kind: type[T]) -> T:
+    """A TOML file as a record, or one line that says what is wrong with it."""
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), kind)
+    except FileNotFoundError:
+        remedy = "it is not a deployment; `ofms deploy keys` makes one"
+        raise InvalidInput("deployment", path.parent, remedy) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, OSError) as error:
+        raise InvalidInput("file", path, str(error)) from None

@@ -1,0 +1,207 @@
+"""Flower's ServerApp: it opens exchanges, waits for devices until a deadline, and lets the service do the rest."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from ofms.core.errors import InvalidInput
+from ofms.device.letters import Letter
+from ofms.federation.deployment import Deployment, read_roster
+from ofms.federation.keys import pem_of
+from ofms.federation.records import from_record, to_record
+from ofms.federation.service import Service
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_ROSTERS = 2.0
+# A device that answers at all answers a welcome at once.
+_JOIN_SECONDS = 5.0
+_SECONDS_BEFORE_AGAIN = 5.0
+
+_JOIN, _EXCHANGE = "query.join", "train.exchange"
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Go on where the deployment's checkpoint says."""
+    deployment = Deployment(str(context.run_config["deployment"]))
+    service = _open(deployment)
+    try:
+        Server(grid, service).run()
+    except Exception as error:
+        service.tell(f"the server stops: {type(error).__name__}: {error}")
+        raise
+    finally:
+        service.close()
+
+
+def _open(deployment: Deployment) -> Service:
+    """The service, once nobody else has it: one that was killed lets go of it soon."""
+    until = time.monotonic() + deployment.config.travel
+    while True:
+        try:
+            return Service(deployment)
+        except InvalidInput as error:
+            if error.field != "folder" or time.monotonic() >= until:
+                raise
+            time.sleep(1.0)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message whose reply has not come yet."""
+
+    client: int
+    node: int
+    kind: str
+    letter: Letter
+    until: float
+
+
+class Server:
+    """Moves letters between a service and the nodes of a grid."""
+
+    def __init__(self, grid: Grid, service: Service) -> None:
+        self.grid, self.service, self.hub = grid, service, service.hub
+        self.config = service.deployment.config
+        self.waiting: dict[str, Sent] = {}
+        # Grants whose node went away with them; they go out again when it is back in time.
+        self.lost: list[Sent] = []
+        devices = service.deployment.roster.devices
+        self._clients = {pem_of(device.key).strip(): client for client, device in enumerate(devices)}
+        self._looked = 0.0
+
+    def run(self) -> None:
+        """All exchanges that are left."""
+        service, hub = self.service, self.hub
+        service.tell(f"the server goes on with exchange {hub.exchange}" if hub.exchange else "the server begins")
+        service.obey()
+        self._gather()
+        while not hub.finished:
+            service.obey()
+            self._look()
+            present = set(service.nodes) & hub.requests.keys()
+            if not present:
+                self._invite()
+                self._wait(_SECONDS_BETWEEN_LOOKS)
+                continue
+            self._exchange(present)
+        service.tell("the server has reached its horizon")
+        service.save()
+
+    def _gather(self) -> None:
+        """Wait until every device is here and asked for the exchange, or until the deadline."""
+        until = time.monotonic() + self.config.deadline
+        while time.monotonic() < until:
+            self._look()
+            devices = self.service.deployment.roster.devices
+            everybody = {client for client, device in enumerate(devices) if not device.revoked}
+            if everybody <= set(self.service.nodes) & self.hub.requests.keys():
+                return
+            self._invite()
+            self._wait(_SECONDS_BETWEEN_LOOKS)
+
+    def _exchange(self, present: set[int]) -> None:
+        service = self.service
+        for client, letter in service.open(present).items():
+            self._send(client, _EXCHANGE, letter, self.config.deadline)
+        self._invite()
+        until = time.monotonic() + self.config.deadline
+        while (self.waiting and time.monotonic() < until + self.config.travel) or (
+            self.lost and time.monotonic() < until
+        ):
+            self._wait(_SECONDS_BETWEEN_LOOKS)
+            self._send_again(until)
+        self.lost = []
+        service.close_exchange()
+
+    def _invite(self) -> None:
+        """Welcome the devices that are here, in no exchange, and have not asked for the coming one."""
+        opened = self.hub.opened.grants if self.hub.opened is not None else {}
+        busy = {sent.client for sent in self.waiting.values()}
+        for client in sorted(self.service.nodes.keys() - busy - opened.keys() - self.hub.requests.keys()):
+            self._send(client, _JOIN, self.service.welcome(client), _JOIN_SECONDS)
+
+    def _send(self, client: int, kind: str, letter: Letter, wait: float) -> None:
+        node = self.service.nodes[client]
+        letter = Letter(letter.kind, {**letter.values, "wait": wait}, letter.arrays)
+        lifetime = wait + self.config.travel
+        message = Message(to_record(letter), node, kind, ttl=lifetime, group_id=str(self.hub.exchange))
+        for number in self.grid.push_messages([message]):
+            self.waiting[number] = Sent(client, node, kind, letter, time.monotonic() + lifetime)
+
+    def _wait(self, seconds: float) -> None:
+        """Take the replies that came, or let some time pass."""
+        replies = list(self.grid.pull_messages(list(self.waiting))) if self.waiting else []
+        for reply in replies:
+            sent = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+            if sent is not None:
+                self._take(sent, reply)
+        now = time.monotonic()
+        for number in [number for number, sent in self.waiting.items() if sent.until <= now]:
+            del self.waiting[number]
+        self._look()
+        if not replies:
+            time.sleep(seconds)
+
+    def _take(self, sent: Sent, reply: Message) -> None:
+        service = self.service
+        name = service.name(sent.client)
+        if reply.has_error():
+            service.tell(f"exchange {self.hub.exchange}: {name} did not answer: {reply.error.reason}")
+            if sent.kind == _EXCHANGE and sent.letter.values["exchange"] == self.hub.exchange:
+                self.lost.append(replace(sent, until=time.monotonic() + _SECONDS_BEFORE_AGAIN))
+            return
+        if reply.metadata.src_node_id != sent.node:
+            service.refuse(sent.client, f"letter refused: it came from node {reply.metadata.src_node_id}")
+            return
+        try:
+            letter = from_record(reply.content)
+        except InvalidInput as error:
+            service.refuse(sent.client, f"letter refused: {error}")
+            return
+        if letter.kind == "refusal":
+            service.tell(f"exchange {self.hub.exchange}: {name} did not take its letter: {letter.values['reason']}")
+        elif letter.kind != "nothing":
+            service.hear(sent.client, letter)
+
+    def _send_again(self, until: float) -> None:
+        """Grants that got lost with their node go out again once it is back."""
+        now = time.monotonic()
+        for sent in [sent for sent in self.lost if sent.until <= now and sent.client in self.service.nodes]:
+            self.lost.remove(sent)
+            self._send(sent.client, sent.kind, sent.letter, max(1.0, until - now))
+
+    def _look(self) -> None:
+        """Which devices are here, by their keys; those revoked since are not."""
+        now = time.monotonic()
+        if now - self._looked < _SECONDS_BETWEEN_ROSTERS:
+            return
+        self._looked = now
+        self._read_revocations()
+        devices, known = self.service.deployment.roster.devices, self.service.nodes
+        found = {}
+        for node in self.grid.get_nodes():
+            client = self._clients.get(node.public_key.strip())
+            if client is not None and not devices[client].revoked:
+                found[client] = int(node.node_id)
+        if found == known:
+            return
+        for client in sorted(known.keys() - found.keys()):
+            self.service.tell(f"{self.service.name(client)} is away")
+        self.service.nodes = found
+        for client in sorted(found.keys() - known.keys()):
+            self.service.tell(f"{self.service.name(client)} is here")
+        self.service.write_status()
+
+    def _read_revocations(self) -> None:
+        devices = self.service.deployment.roster.devices
+        for client, entry in enumerate(read_roster(self.service.folder).devices[: len(devices)]):
+            if entry.revoked and not devices[client].revoked:
+                self.service.tell(f"{self.service.name(client)} is revoked")
+                devices[client].revoked = True

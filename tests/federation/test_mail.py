@@ -1,0 +1,133 @@
+"""Letters through a store's inbox and outbox, and a carrier that needs no PyTorch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ofms.device.device import Device
+from ofms.device.letters import unseal
+from ofms.device.mailbox import Mailbox
+from ofms.federation.hub import Hub
+from tests.device.test_device import problem
+
+ROUNDS, INTERVAL = 8, 2
+
+
+def wait(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def hub_of_one() -> tuple[Hub, int, np.ndarray, np.ndarray]:
+    dictionary, stream = problem()
+    budget = 3 * int(dictionary.catalogue().storage.max())
+    settings = {"learning_rate": 0.5, "fine_tuning_rate": 0.05}
+    hub = Hub(
+        dictionary,
+        budgets=np.array([budget]),
+        bandwidth=2 * budget,
+        rounds=ROUNDS,
+        interval=INTERVAL,
+        settings=settings,
+    )
+    return hub, budget, stream.x[0], stream.y[0]
+
+
+def test_a_device_answers_its_mail_by_itself(tmp_path: Path) -> None:
+    hub, budget, x, y = hub_of_one()
+    mailbox = Mailbox(tmp_path)
+    with Device(tmp_path, budget=budget) as device:
+        mailbox.deliver(hub.welcome(0))
+        wait(lambda: mailbox.answer(0))
+        assert not device.ready
+        for exchange in range(ROUNDS // INTERVAL):
+            assert hub.hear(0, unseal(mailbox.answer(exchange) or b"")) == []
+            if hub.opened is not None:
+                hub.close()
+            mailbox.deliver(hub.open()[0])
+            assert device.wait_ready(20)
+            wait(lambda exchange=exchange: device.exchange == exchange)
+            assert mailbox.in_transit() == 0 or device.exchange == exchange
+            for step in range(exchange * INTERVAL, (exchange + 1) * INTERVAL):
+                answer = device.predict(x[step])
+                device.feedback(answer.id, float(y[step]))
+            wait(lambda exchange=exchange: mailbox.answer(exchange + 1))
+        assert [path.name for path in mailbox.outbox.glob("request-*")] == [f"request-{ROUNDS // INTERVAL}.safetensors"]
+        wait(lambda: mailbox.newest() is None)
+
+
+def test_a_letter_that_makes_no_sense_is_answered_with_the_reason(tmp_path: Path) -> None:
+    hub, budget, _, _ = hub_of_one()
+    mailbox = Mailbox(tmp_path)
+    with Device(tmp_path, budget=budget) as device:
+        name = mailbox.deliver(b"nonsense")
+        wait(lambda: mailbox.refusal(name))
+        assert "it is not whole" in str(mailbox.refusal(name))
+        mailbox.deliver(hub.welcome(0))
+        wait(lambda: mailbox.answer(0))
+        assert not device.ready
+
+
+def test_only_the_newest_letter_is_kept(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path)
+    for content in (b"one", b"two", b"three"):
+        mailbox.deliver(content)
+    assert (mailbox.newest() or ("", b""))[1] == b"three"
+    assert mailbox.in_transit() == 5
+    assert len(list(mailbox.inbox.iterdir())) == 1
+
+
+def test_a_device_that_was_closed_answers_what_came_meanwhile(tmp_path: Path) -> None:
+    hub, budget, x, y = hub_of_one()
+    mailbox = Mailbox(tmp_path)
+    mailbox.deliver(hub.welcome(0))
+    with Device(tmp_path, budget=budget):
+        wait(lambda: mailbox.answer(0))
+    hub.hear(0, unseal(mailbox.answer(0) or b""))
+    mailbox.deliver(hub.open()[0])
+    with Device(tmp_path, budget=budget) as device:
+        assert device.wait_ready(20)
+        for step in range(INTERVAL):
+            device.feedback(device.predict(x[step]).id, float(y[step]))
+        wait(lambda: mailbox.answer(1))
+
+
+def test_predictions_go_on_while_a_device_fine_tunes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, budget, x, y = hub_of_one()
+    with Device(tmp_path, budget=budget) as device:
+        mailbox = Mailbox(tmp_path)
+        mailbox.deliver(hub.welcome(0))
+        wait(lambda: mailbox.answer(0))
+        hub.hear(0, unseal(mailbox.answer(0) or b""))
+        mailbox.deliver(hub.open()[0])
+        assert device.wait_ready(20)
+        assert device._setting is not None
+        trainees, own = device._setting.trainees, type(device._setting.trainees).update
+        during: list[int] = []
+
+        def slow(*arguments: object) -> object:
+            until = len(during) + 3
+            while len(during) < until:
+                time.sleep(0.01)
+            return own(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(type(trainees), "update", slow)
+        for step in range(INTERVAL):
+            device.feedback(device.predict(x[step]).id, float(y[step]))
+        while mailbox.answer(1) is None:
+            during.append(device.predict(x[3]).id)
+        assert len(during) >= 3, "fine-tuning waited for predictions, and they did not wait for it"
+
+
+def test_what_carries_letters_needs_no_pytorch() -> None:
+    code = "import sys, ofms.federation.client_app; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

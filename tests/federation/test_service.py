@@ -1,0 +1,269 @@
+"""What a server keeps: checkpoints, earlier dictionaries, counts; two of it never share them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import tomli_w
+
+import ofms
+from ofms.device.device import Device
+from ofms.device.letters import unseal
+from ofms.federation.deployment import Deployment, ServerConfig, read_roster
+from ofms.federation.files import EVENTS, SERVER, STATE
+from ofms.federation.keys import add_device, make_deployment, revoke_device
+from ofms.federation.service import Command, Service, give_command
+from ofms.federation.status import read_status, status_text
+from ofms.models.dictionary import Dictionary
+from tests.device.test_device import CLIENTS, budgets_for, open_devices, problem
+
+SETTINGS = {"learning_rate": 0.5, "fine_tuning_rate": 0.05, "loss_bound": "raw"}
+
+
+def make_fleet(folder: Path, **changes: Any) -> Path:
+    """A deployment of the regression problem in which everybody uploads."""
+    dictionary, _ = problem()
+    dictionary.write(folder / "models")
+    make_deployment(folder, "127.0.0.1:9092", folder / "models")
+    config = ServerConfig(
+        address="127.0.0.1:9092", models="models", rounds=12, interval=2, bandwidth="200%", seed=5, settings=SETTINGS
+    )
+    (folder / SERVER).write_text(tomli_w.dumps(msgspec.to_builtins(msgspec.structs.replace(config, **changes))))
+    for client, budget in enumerate(budgets_for(dictionary).tolist()):
+        add_device(folder, f"device-{client}", f"{budget}B", "127.0.0.1:9092")
+    return folder
+
+
+class Fleet:
+    """Devices whose letters go straight to a service."""
+
+    def __init__(self, folder: Path) -> None:
+        dictionary, self.stream = problem()
+        self.devices = open_devices(folder, dictionary)
+
+    def join(self, service: Service) -> None:
+        for client, device in enumerate(self.devices):
+            self._pass(device, service.welcome(client))
+            service.hear(client, self.letter(client))
+
+    def letter(self, client: int) -> Any:
+        return unseal(self.devices[client].collect() or b"")
+
+    def exchange(self, service: Service) -> None:
+        first, stop = service.hub.fleet.schedule.span(service.hub.exchange)
+        for client, letter in service.open(set(range(CLIENTS))).items():
+            self._pass(self.devices[client], letter)
+            for step in range(first, stop):
+                answer = self.devices[client].predict(self.stream.x[client, step])
+                self.devices[client].feedback(answer.id, float(self.stream.y[client, step]))
+            service.hear(client, self.letter(client))
+        service.close_exchange()
+
+    def _pass(self, device: Device, letter: Any) -> None:
+        from ofms.device.letters import seal
+
+        device.receive(seal(letter))
+
+    def close(self) -> None:
+        for device in self.devices:
+            device.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Any:
+    made = Fleet(tmp_path / "devices")
+    yield made
+    made.close()
+
+
+def parameters(service: Service) -> list[dict[str, list[float]]]:
+    return [{name: tensor.flatten().tolist() for name, tensor in each.items()} for each in service.hub.tensors]
+
+
+def test_a_service_goes_on_from_its_checkpoint_as_if_nothing_had_happened(tmp_path: Path, fleet: Fleet) -> None:
+    folder = make_fleet(tmp_path / "one")
+    service = Service(Deployment(folder))
+    fleet.join(service)
+    for _ in range(4):
+        fleet.exchange(service)
+    service.close()
+    other, again = Fleet(tmp_path / "others"), make_fleet(tmp_path / "two")
+    for exchange in range(4):
+        reopened = Service(Deployment(again))
+        if exchange == 0:
+            other.join(reopened)
+            reopened.save()
+        assert reopened.hub.exchange == exchange
+        other.exchange(reopened)
+        # Another one opens the exchange and is gone before it is closed: nothing of it counts.
+        reopened.open(set(range(CLIENTS)))
+        reopened.close()
+    last = Service(Deployment(again))
+    other.close()
+    assert parameters(last) == parameters(service)
+    assert last.hub.version.tolist() == service.hub.version.tolist()
+    assert [counts.exchanges for counts in last.counts] == [4] * CLIENTS
+    last.close()
+
+
+def test_two_services_never_share_a_checkpoint(tmp_path: Path) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    service = Service(Deployment(folder))
+    with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
+        Service(Deployment(folder))
+    Service(Deployment(folder), look_only=True)
+    service.close()
+    Service(Deployment(folder)).close()
+
+
+def test_a_checkpoint_of_something_else_or_a_damaged_one_is_refused(tmp_path: Path, fleet: Fleet) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    service = Service(Deployment(folder))
+    fleet.join(service)
+    fleet.exchange(service)
+    service.close()
+    config = (folder / SERVER).read_text()
+    (folder / SERVER).write_text(config.replace("seed = 5", "seed = 6"))
+    with pytest.raises(ofms.InvalidInput, match="another dictionary, policy or seed"):
+        Service(Deployment(folder))
+    (folder / SERVER).write_text(config)
+    checkpoint = folder / STATE / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    with pytest.raises(ofms.InvalidInput, match="it is damaged"):
+        Service(Deployment(folder))
+
+
+def test_freeze_and_rollback(tmp_path: Path, fleet: Fleet) -> None:
+    folder = make_fleet(tmp_path / "fleet", keep=2)
+    service = Service(Deployment(folder))
+    fleet.join(service)
+    seen = [parameters(service)]
+    for _ in range(4):
+        fleet.exchange(service)
+        seen.append(parameters(service))
+    assert [moment.exchange for moment in service.history] == [0, 3, 4]
+    give_command(folder, Command("freeze"))
+    give_command(folder, Command("rollback", 3))
+    give_command(folder, Command("rollback", 2))
+    give_command(folder, Command("dance"))
+    service.obey()
+    assert parameters(service) == seen[3]
+    versions = service.hub.version.tolist()
+    service.close()
+    service = Service(Deployment(folder))
+    assert (parameters(service), service.hub.version.tolist(), service.hub.frozen) == (seen[3], versions, True)
+    events = (folder / EVENTS).read_text()
+    assert "back where it was before exchange 3" in events
+    assert "rollback = 2: there are [0, 3, 4]" in events
+    assert "command = dance: use freeze, thaw or rollback" in events
+    fleet.exchange(service)
+    assert parameters(service) == seen[3], "frozen"
+    for device in fleet.devices:
+        for model in device.holding:
+            assert device._memory.versions[model] == versions[model]
+            for name, tensor in device._held[model].items():
+                assert tensor.flatten().tolist() == seen[3][model][name], "devices got what was rolled back to"
+    give_command(folder, Command("rollback", 0))
+    service.obey()
+    assert parameters(service) == seen[0]
+    out = tmp_path / "exported"
+    service.write_dictionary(out)
+    for mine, first in zip(Dictionary.read(out).models, service.hub.dictionary.models, strict=True):
+        assert all((mine.tensors[name] == first.tensors[name]).all() for name in first.tensors)
+    service.close()
+    files = len(list((folder / STATE / "models").glob("*")))
+    assert files <= 6 * 3, "what no rollback can want is gone"
+
+
+def test_status_counts_what_went_over_the_wire(tmp_path: Path, fleet: Fleet) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    with pytest.raises(ofms.InvalidInput, match="has not run yet"):
+        read_status(folder)
+    service = Service(Deployment(folder))
+    down, up = np.zeros(CLIENTS, int), np.zeros(CLIENTS, int)
+    from ofms.device.letters import seal
+
+    for client, device in enumerate(fleet.devices):
+        letter = service.welcome(client)
+        device.receive(seal(letter))
+        service.hear(client, fleet.letter(client))
+        down[client], up[client] = len(seal(letter)), len(device.collect() or b"")
+    service.save()
+    status = read_status(folder)
+    assert [device["bytes_down"] for device in status["devices"]] == down.tolist()
+    assert [device["bytes_up"] for device in status["devices"]] == up.tolist()
+    fleet.exchange(service)
+    service.refuse(1, "letter refused: it is a poem")
+    service.save()
+    status = read_status(folder)
+    assert status["running"]
+    assert status["exchange"] == 1
+    for client, device in enumerate(status["devices"]):
+        assert device["held_bytes"] == fleet.devices[client].held_bytes <= device["budget"]
+    json.dumps(status)
+    text = status_text(status)
+    assert "ofms-ft, running: exchange 1 of 6" in text
+    assert "exchange 1: device-1: letter refused: it is a poem" in text
+    service.close()
+    assert "stopped" in status_text(read_status(folder))
+
+
+def test_a_revoked_device_keeps_its_number(tmp_path: Path) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    revoke_device(folder, "device-1")
+    add_device(folder, "device-3", "5", "127.0.0.1:9092")
+    devices = read_roster(folder).devices
+    assert [(device.name, device.revoked) for device in devices] == [
+        ("device-0", False),
+        ("device-1", True),
+        ("device-2", False),
+        ("device-3", False),
+    ]
+    with pytest.raises(ofms.InvalidInput, match="there is one of this name"):
+        add_device(folder, "device-1", "5", "127.0.0.1:9092")
+    with pytest.raises(ofms.InvalidInput, match="no such device"):
+        revoke_device(folder, "device-9")
+
+
+def test_devices_may_be_added_to_a_deployment_that_went_on_for_a_while(tmp_path: Path, fleet: Fleet) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    service = Service(Deployment(folder))
+    fleet.join(service)
+    fleet.exchange(service)
+    before = parameters(service)
+    service.close()
+    add_device(folder, "device-3", "5", "127.0.0.1:9092")
+    service = Service(Deployment(folder))
+    assert parameters(service) == before
+    learnt = [device._memory.state.cumulative_losses.tolist() for device in fleet.devices]
+    fleet.exchange(service)
+    assert len(service.counts) == CLIENTS + 1
+    assert all(
+        device._memory.state.cumulative_losses.tolist() != each
+        for device, each in zip(fleet.devices, learnt, strict=True)
+    )
+    service.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounds": 0}, "rounds = 0"),
+        ({"deadline": -1}, "deadline = -1"),
+        ({"address": "nowhere"}, "write HOST:PORT"),
+        ({"policy": "poem"}, "poem"),
+        ({"bandwidth": "1B"}, "bandwidth"),
+        ({"settings": {"learning_rat": 1}}, "learning_rat"),
+    ],
+)
+def test_a_server_file_that_makes_no_sense_is_one_line(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    values = msgspec.to_builtins(Deployment(folder).config) | change
+    (folder / SERVER).write_text(tomli_w.dumps(values))
+    with pytest.raises(ofms.InvalidInput, match=message):
+        Service(Deployment(folder))
