@@ -42,6 +42,9 @@ def test_own_models_and_data_by_the_command(tmp_path: Path) -> None:
     expected = run("-m", "ofms", "run", "experiment.toml", "--out", "first", folder=folder).splitlines()[:5]
     assert "ofms-ft" in expected[2]
 
+    compared = run("-m", "ofms", "compare", "experiment.toml", "--policy", "ofms-ft", "--policy", "mab", folder=folder)
+    assert "OFMS-FT" in compared
+    assert "experiment, MSE" in compared
     text = (folder / "experiment.toml").read_text()
     table = pandas.read_csv(folder / "pumps.csv")
     table.to_parquet(folder / "pumps.parquet")

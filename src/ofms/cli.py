@@ -215,10 +215,11 @@ def compare(
     """
     from pathlib import Path
 
+    from ofms.reproduction.bench import POLICIES as SHOWN
+    from ofms.reproduction.bench import Bench, Size
     from ofms.reproduction.cells import CellStore
     from ofms.reproduction.page import write_section
-    from ofms.reproduction.targets import POLICIES as SHOWN
-    from ofms.reproduction.targets import Bench, Size, comparison, first_runs
+    from ofms.reproduction.targets import comparison, first_runs
 
     _require_workers(workers)
     folder = Path(out) / f"compare-{Path(experiment).stem}"

@@ -15,9 +15,11 @@ from ofms.drawing.tables import Table
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
 from ofms.reproduction import cells
+from ofms.reproduction.bench import POLICIES, Bench, Size
 from ofms.reproduction.cells import Cell, CellStore
 from ofms.reproduction.page import reproduce_targets
-from ofms.reproduction.targets import POLICIES, TARGETS, Bench, Size, comparison, paper
+from ofms.reproduction.summaries import paper
+from ofms.reproduction.targets import TARGETS, comparison
 
 SMALL = {"clients": 4, "rounds": 12, "budget": "3"}
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,108 +11,33 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
-from ofms.data import load_dataset
 from ofms.drawing.charts import Curve
 from ofms.drawing.tables import Table
 from ofms.policies.ofms_ft import Settings, build
 from ofms.policies.protocol import Fleet
 from ofms.policies.registry import setting_names
-from ofms.reproduction.cells import Cell, CellStore, Record
+from ofms.reproduction.bench import BUDGETS, IMAGE_SETS, MIXED, POLICIES, Bench, Figure, Section, title_of
+from ofms.reproduction.cells import Cell, Record
 from ofms.reproduction.convex import Problem, server_curve
-from ofms.runs.config import RUN_FIELDS, load_experiment
-from ofms.runs.units import human_bytes
+from ofms.reproduction.summaries import (
+    best_row,
+    bytes_a_round,
+    paper,
+    paper_column,
+    record_data,
+    regret_curve,
+    runs_of,
+    scale,
+    seeds_note,
+    show,
+    summarise,
+    synthetic_note,
+    unit,
+)
+from ofms.runs.config import RUN_FIELDS
 
-POLICIES = {
-    "mab": "MAB",
-    "non-fed-oms": "Non-Fed-OMS",
-    "rms-ft": "RMS-FT",
-    "b-fed-omft": "B-Fed-OMFT",
-    "fed-omd": "Fed-OMD",
-    "perfedavg": "PerFedAvg",
-    "ofms-ft": "OFMS-FT",
-    "budgeted-experts": "budgeted expert advice (not in the paper)",
-}
-TITLES = {
-    "cifar10": "CIFAR-10",
-    "mnist": "MNIST",
-    "air": "Air",
-    "wec": "WEC",
-    "wec-synthetic": "WEC (synthetic)",
-    "digits": "digits",
-}
-BUDGETS = ("2", "5", "10")
-MIXED = ("3:60%,5:40%", "3:50%,5:50%", "3:40%,5:60%")
 FROZEN: dict[str, Any] = {"fine_tuning_rate": 0}
-_IMAGE_SETS = ("mnist", "cifar10")
 _CLIENTS_TIMED = 4
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is run: the paper's size, or a part of it that takes minutes."""
-
-    quick: bool = False
-    seeds: int | None = None
-
-    def given(self, experiment: str) -> dict[str, Any]:
-        """What is smaller than in the paper."""
-        if not self.quick:
-            return {}
-        return {"clients": 5, "rounds": 56} if experiment in _IMAGE_SETS else {"clients": 20, "rounds": 100}
-
-    def seed_range(self, experiment: str) -> range:
-        """Five seeds, one for the large image sets; two of each when quick."""
-        default = 1 if experiment in _IMAGE_SETS else 2 if self.quick else 5
-        return range(default if self.seeds is None else self.seeds)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A picture to draw: panels side by side, each a title and its curves."""
-
-    name: str
-    title: str
-    panels: Sequence[tuple[str, Sequence[Curve]]]
-    ylabel: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """What one target comes to."""
-
-    name: str
-    title: str
-    text: str
-    tables: Sequence[Table] = ()
-    figures: Sequence[Figure] = ()
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Where cells come from, for which columns, and how much of them."""
-
-    store: CellStore
-    columns: Sequence[str]
-    size: Size = field(default_factory=Size)
-
-    def runs(self, experiment: str, policy: str = "ofms-ft", **given: Any) -> list[Record]:
-        """The finished runs of a cell of a table, one for each seed."""
-        size = self.size.given(experiment)
-        return self.store.records(
-            Cell(experiment, policy, seed, size | given) for seed in self.size.seed_range(experiment)
-        )
-
-    def regression(self) -> list[str]:
-        return [column for column in self.columns if column not in _IMAGE_SETS]
-
-
-def columns_here() -> list[str]:
-    """The paper's four datasets; synthetic wave farms where the real ones are not there."""
-    try:
-        load_dataset("wec").check()
-    except InvalidInput:
-        return ["cifar10", "mnist", "air", "wec-synthetic"]
-    return ["cifar10", "mnist", "air", "wec"]
 
 
 def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given: Any) -> Section:
@@ -134,7 +55,7 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
     header, rows, bold = [""], [[POLICIES.get(name, name)] for name in names], set()
     for column in bench.columns:
         published = paper("comparison").get(paper_column(column), {})
-        header += [f"{TITLES.get(column, column)}, {unit(column)}", "paper"]
+        header += [f"{title_of(column)}, {unit(column)}", "paper"]
         figures = {name: summarise(runs[name, column]) for name in names}
         for name, row in zip(names, rows, strict=True):
             row += [show(figures[name]), show(published.get(name))]
@@ -181,7 +102,7 @@ def traffic(bench: Bench, runs: Mapping[tuple[str, str], list[Record]], names: S
     """What a client downloads and uploads in a round, on average."""
     header, rows = [""], [[POLICIES.get(name, name)] for name in names]
     for column in bench.columns:
-        title = TITLES.get(column, column)
+        title = title_of(column)
         header += [f"{title}, down", "up"]
         for name, row in zip(names, rows, strict=True):
             row += [bytes_a_round(runs[name, column], "down"), bytes_a_round(runs[name, column], "up")]
@@ -195,7 +116,7 @@ def budgets(bench: Bench) -> Section:
     for column in bench.columns:
         published = paper("budgets").get(paper_column(column), {})
         found = {budget: bench.runs(column, budget=budget) for budget in BUDGETS}
-        header += [f"{TITLES[column]}, {unit(column)}", "paper"]
+        header += [f"{title_of(column)}, {unit(column)}", "paper"]
         for budget, row in zip(BUDGETS, rows, strict=True):
             row += [show(summarise(found[budget])), show(published.get(budget))]
             data += [record_data(record) for record in found[budget]]
@@ -224,7 +145,7 @@ def mixed_budgets(bench: Bench) -> Section:
             row += [show(summarise(found)), show(published.get(shares))]
             data += [record_data(record) for record in found]
         rows.append(row)
-    header = ["B", *(cell for column in columns for cell in (f"{TITLES[column]}, MSE ×10⁻³", "paper"))]
+    header = ["B", *(cell for column in columns for cell in (f"{title_of(column)}, MSE ×10⁻³", "paper"))]
     table = Table(
         "mixed-budgets",
         "OFMS-FT, clients of two sizes",
@@ -254,7 +175,7 @@ def run_time(bench: Bench) -> Section:
             row += [f"{np.mean(seconds):.2f}" if seconds else "–", "" if published is None else f"{published:.2f}"]
             data += [record_data(record) for record in found]
         rows.append(row)
-    header = ["", *(cell for column in bench.columns for cell in (f"{TITLES[column]}, s", "paper"))]
+    header = ["", *(cell for column in bench.columns for cell in (f"{title_of(column)}, s", "paper"))]
     note = (
         f"Measured on the loopback, {_CLIENTS_TIMED} clients, one thread, processor time: messages, predictions "
         "and fine-tuning. The paper's seconds are of another machine; the ratios are what to compare."
@@ -278,7 +199,7 @@ def regret(bench: Bench) -> Section:
                 found = bench.runs(column, budget=budget, preset=preset)
                 if found:
                     curves.append(regret_curve(f"B = {budget}", found))
-            panels.append((TITLES[column], curves))
+            panels.append((title_of(column), curves))
         figures.append(Figure(name, f"Average regret of OFMS-FT's clients, {title}", panels, "average regret"))
     rows = []
     for column in columns:
@@ -288,7 +209,7 @@ def regret(bench: Bench) -> Section:
             bounds = [record.bound for record in found if record.bound is not None]
             rows.append(
                 [
-                    f"{TITLES[column]}, B = {budget}",
+                    f"{title_of(column)}, B = {budget}",
                     f"{np.mean([np.mean(record.regret) for record in found]) / rounds:.4f}" if found else "–",
                     f"{np.mean(bounds) / rounds:.4f}" if bounds else "–",
                 ]
@@ -309,10 +230,10 @@ def gain(bench: Bench) -> Section:
     header, rows = ["", "fine-tuned", "frozen", "fine-tuned with the mean of (3r2)"], []
     for column in bench.columns:
         tuned, frozen = bench.runs(column), bench.runs(column, **FROZEN)
-        mean = bench.runs(column, server_step=1) if column not in _IMAGE_SETS else []
+        mean = bench.runs(column, server_step=1) if column not in IMAGE_SETS else []
         rows.append(
             [
-                f"{TITLES[column]}, {unit(column)}",
+                f"{title_of(column)}, {unit(column)}",
                 show(summarise(tuned)),
                 show(summarise(frozen)),
                 show(summarise(mean)),
@@ -342,7 +263,7 @@ def _sweep(bench: Bench, name: str, key: str, values: Sequence[str], title: str,
     rows = []
     header = [""]
     for column in columns:
-        header += [f"{TITLES[column]}, MSE ×10⁻³", "down", "up", "α"]
+        header += [f"{title_of(column)}, MSE ×10⁻³", "down", "up", "α"]
     for value in values:
         row = [label.format(value)]
         for column in columns:
@@ -472,107 +393,3 @@ TARGETS: dict[str, Callable[[Bench], Section]] = {
     "server": server,
     "choices": choices,
 }
-
-
-@cache
-def _paper() -> dict[str, Any]:
-    return tomllib.loads(resources.files("ofms.reproduction").joinpath("paper.toml").read_text(encoding="utf-8"))
-
-
-def paper(table: str) -> dict[str, Any]:
-    """The figures of one of the paper's tables, by dataset and row."""
-    figures: dict[str, Any] = _paper()[table]
-    return figures
-
-
-def paper_column(experiment: str) -> str:
-    """The paper's dataset that an experiment stands for."""
-    return experiment.removesuffix("-synthetic")
-
-
-def summarise(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Mean and standard deviation over clients, each averaged over seeds, in the table's units."""
-    if not records:
-        return None
-    factor = scale(records)
-    return factor * float(np.mean([run.mean for run in records])), factor * float(np.mean([run.std for run in records]))
-
-
-def scale(records: Sequence[Record]) -> float:
-    return 100.0 if records[0].metric == "accuracy" else 1000.0
-
-
-def unit(experiment: str) -> str:
-    """What an experiment's figures are in."""
-    loaded = load_experiment(experiment)
-    task = loaded.stream.task if loaded.stream is not None else load_dataset(str(loaded.dataset)).task
-    return "%" if task == "classification" else "MSE ×10⁻³"
-
-
-def show(figures: Sequence[float] | None) -> str:
-    return "–" if figures is None else f"{figures[0]:.2f} ± {figures[1]:.2f}"
-
-
-def best_row(figures: Sequence[tuple[float, float] | None], records: Sequence[Record]) -> int | None:
-    known = [(value[0], place) for place, value in enumerate(figures) if value is not None]
-    if not known:
-        return None
-    return (max if records[0].metric == "accuracy" else min)(known)[1]
-
-
-def runs_of(runs: Mapping[tuple[str, str], list[Record]], column: str) -> list[Record]:
-    return [record for (_, each), records in runs.items() if each == column for record in records]
-
-
-def bytes_a_round(records: Sequence[Record], direction: str) -> str:
-    """What a client moves in a round."""
-    if not records:
-        return "–"
-    totals = [
-        getattr(record, f"bytes_{direction}") / (record.config.clients * record.config.rounds) for record in records
-    ]
-    return human_bytes(float(np.mean(totals)))
-
-
-def regret_curve(label: str, records: Sequence[Record]) -> Curve:
-    """Average regret over rounds, its spread over clients, and its bound at the end."""
-    rounds = np.arange(1, len(records[0].regret_over_rounds) + 1)
-    low, high = np.mean([record.regret_quantiles for record in records], axis=0) / rounds
-    bounds = [record.bound for record in records if record.bound is not None]
-    return Curve(
-        label,
-        np.mean([record.regret_over_rounds for record in records], axis=0) / rounds,
-        low,
-        high,
-        float(np.mean(bounds)) / len(rounds) if bounds else None,
-    )
-
-
-def record_data(record: Record) -> dict[str, Any]:
-    """A record for JSON: what was run, and its figures."""
-    return {
-        "experiment": record.config.experiment,
-        "policy": record.config.policy,
-        "seed": record.config.seed,
-        "budget": record.config.budget,
-        "metric": record.metric,
-        "mean": record.mean,
-        "std": record.std,
-        "regret": float(np.mean(record.regret)),
-        "bytes_down": record.bytes_down,
-        "bytes_up": record.bytes_up,
-        "client_seconds": record.client_seconds,
-        "seconds": record.seconds,
-        "command": record.command,
-    }
-
-
-def seeds_note(bench: Bench) -> str:
-    counts = {TITLES.get(column, column): len(bench.size.seed_range(column)) for column in bench.columns}
-    return "Seeds: " + ", ".join(f"{title} {count}" for title, count in counts.items()) + "."
-
-
-def synthetic_note(columns: Iterable[str]) -> list[str]:
-    if "wec-synthetic" not in columns:
-        return []
-    return ["WEC (synthetic): made by a generator, nothing measured; the paper's WEC figures are of the real data."]

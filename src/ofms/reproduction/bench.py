@@ -1,0 +1,109 @@
+"""How much of which cells a table shows, and what a table comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ofms.core.errors import InvalidInput
+from ofms.data import load_dataset
+from ofms.drawing.charts import Curve
+from ofms.drawing.tables import Table
+from ofms.reproduction.cells import Cell, CellStore, Record
+
+POLICIES = {
+    "mab": "MAB",
+    "non-fed-oms": "Non-Fed-OMS",
+    "rms-ft": "RMS-FT",
+    "b-fed-omft": "B-Fed-OMFT",
+    "fed-omd": "Fed-OMD",
+    "perfedavg": "PerFedAvg",
+    "ofms-ft": "OFMS-FT",
+    "budgeted-experts": "budgeted expert advice (not in the paper)",
+}
+TITLES = {
+    "cifar10": "CIFAR-10",
+    "mnist": "MNIST",
+    "air": "Air",
+    "wec": "WEC",
+    "wec-synthetic": "WEC (synthetic)",
+    "digits": "digits",
+}
+BUDGETS = ("2", "5", "10")
+MIXED = ("3:60%,5:40%", "3:50%,5:50%", "3:40%,5:60%")
+IMAGE_SETS = ("mnist", "cifar10")
+
+
+def title_of(experiment: str) -> str:
+    """What a column is called; an experiment of one's own by its file's name."""
+    return TITLES.get(experiment, Path(experiment).stem)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is run: the paper's size, or a part of it that takes minutes."""
+
+    quick: bool = False
+    seeds: int | None = None
+
+    def given(self, experiment: str) -> dict[str, Any]:
+        """What is smaller than in the paper."""
+        if not self.quick:
+            return {}
+        return {"clients": 5, "rounds": 56} if experiment in IMAGE_SETS else {"clients": 20, "rounds": 100}
+
+    def seed_range(self, experiment: str) -> range:
+        """Five seeds, one for the large image sets; two of each when quick."""
+        default = 1 if experiment in IMAGE_SETS else 2 if self.quick else 5
+        return range(default if self.seeds is None else self.seeds)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture to draw: panels side by side, each a title and its curves."""
+
+    name: str
+    title: str
+    panels: Sequence[tuple[str, Sequence[Curve]]]
+    ylabel: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one target comes to."""
+
+    name: str
+    title: str
+    text: str
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where cells come from, for which columns, and how much of them."""
+
+    store: CellStore
+    columns: Sequence[str]
+    size: Size = field(default_factory=Size)
+
+    def runs(self, experiment: str, policy: str = "ofms-ft", **given: Any) -> list[Record]:
+        """The finished runs of a cell of a table, one for each seed."""
+        size = self.size.given(experiment)
+        return self.store.records(
+            Cell(experiment, policy, seed, size | given) for seed in self.size.seed_range(experiment)
+        )
+
+    def regression(self) -> list[str]:
+        return [column for column in self.columns if column not in IMAGE_SETS]
+
+
+def columns_here() -> list[str]:
+    """The paper's four datasets; synthetic wave farms where the real ones are not there."""
+    try:
+        load_dataset("wec").check()
+    except InvalidInput:
+        return ["cifar10", "mnist", "air", "wec-synthetic"]
+    return ["cifar10", "mnist", "air", "wec"]
