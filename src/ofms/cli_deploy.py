@@ -87,7 +87,10 @@ def keys(
         revoke_device(folder, name)
         click.echo(f"{name} is revoked; a server that runs shuts it out within seconds")
     if devices:
-        Deployment(folder).hub()
+        try:
+            Deployment(folder).hub()
+        except InvalidInput as error:
+            click.echo(f"before the server starts, change {folder / SERVER}: {error}")
         if is_locked(folder / STATE):
             click.echo("restart the server to let new devices in")
 

@@ -30,8 +30,8 @@ FILES = {
     "pyproject.toml": _PROJECT,
     "README.md": "Started by `ofms deploy server`, or by `flwr run` with the deployment's folder in `deployment`.\n",
     "ofms_app/__init__.py": "",
-    "ofms_app/server.py": "from ofms.federation.server_app import app as app\n",
-    "ofms_app/client.py": "from ofms.federation.client_app import app as app\n",
+    "ofms_app/server.py": "from ofms.federation import server_app\n\napp = server_app.app\n",
+    "ofms_app/client.py": "from ofms.federation import client_app\n\napp = client_app.app\n",
 }
 
 

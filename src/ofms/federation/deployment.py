@@ -23,19 +23,34 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TEMPLATE = """\
 # What the server does. Paths are relative to this file.
 
-address = {address}      # where devices find it, HOST:PORT
-models = {models}        # the dictionary's folder
-policy = "ofms-ft"       # any that `ofms list` shows
-bandwidth = "50%"        # E: what may be uploaded in an exchange; of the summed budgets, or bytes as "64MiB"
-interval = {interval}    # n: samples between two exchanges
-rounds = {rounds}        # T: the horizon in samples; tuned rates hang on it, and the server ends there
-seed = 0
-deadline = 60            # seconds that devices have for an exchange's samples
-travel = 60              # seconds that messages may take on top of that
-largest_update = 1.0     # an update's norm, in norms of the parameters which it updates; larger ones are refused
-keep = 10                # how many earlier versions of the dictionary to keep for a rollback
+# Where devices find it, HOST:PORT.
+address = {address}
 
-[settings]               # the policy's own
+# The dictionary's folder.
+models = {models}
+
+# Any that `ofms list` shows; its own settings are at the end.
+policy = "ofms-ft"
+seed = 0
+
+# E, what may be uploaded in an exchange: a share of the summed budgets, or bytes as "64MiB".
+bandwidth = "100%"
+
+# n, the samples between two exchanges; T, the horizon in samples, on which tuned rates hang and where the server ends.
+interval = {interval}
+rounds = {rounds}
+
+# Seconds that devices have for the samples of an exchange, and that messages may take on top of that.
+deadline = 60
+travel = 60
+
+# An update's largest norm, in norms of the parameters which it updates.
+largest_update = 1.0
+
+# How many earlier versions of the dictionary are kept for a rollback.
+keep = 10
+
+[settings]
 """
 
 
@@ -46,7 +61,7 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     models: str
     rounds: int
     policy: str = "ofms-ft"
-    bandwidth: str = "50%"
+    bandwidth: str = "100%"
     interval: int = 20
     seed: int = 0
     deadline: float = 60

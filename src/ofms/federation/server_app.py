@@ -172,7 +172,8 @@ class Server:
 
     def _send_again(self, until: float) -> None:
         """Grants that got lost with their node go out again once it is back."""
-        now = time.monotonic()
+        now, devices = time.monotonic(), self.service.deployment.roster.devices
+        self.lost = [sent for sent in self.lost if not devices[sent.client].revoked]
         for sent in [sent for sent in self.lost if sent.until <= now and sent.client in self.service.nodes]:
             self.lost.remove(sent)
             self._send(sent.client, sent.kind, sent.letter, max(1.0, until - now))
