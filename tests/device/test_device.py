@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import ofms
+import ofms.device.device as device_module
 from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
 from ofms.device.device import Device
@@ -321,3 +322,78 @@ def test_kill_9_loses_nothing_that_was_answered(device: Device, tmp_path: Path) 
     with Device(device.store, budget=device.budget, mail=False) as once_more:
         assert once_more._memory.losses.tolist() == losses.tolist()
         assert once_more.collect() is not None
+
+
+def test_an_input_is_the_devices_own_from_then_on(device: Device) -> None:
+    """A program that fills one array anew for every sample does not change what waits for its label."""
+    buffer = np.array([0.1, 0.2, 0.3], dtype=np.float32)
+    answer = device.predict(buffer)
+    buffer.fill(9.0)
+    assert device._memory.waiting[answer.id].x.tolist() == pytest.approx([0.1, 0.2, 0.3])
+    device.close()
+
+
+def test_nothing_is_learnt_from_what_is_not_finite(device: Device) -> None:
+    for bad in (np.nan, np.inf):
+        with pytest.raises(ofms.InvalidInput, match="input = not finite"):
+            device.predict(np.array([bad, 0, 0]))
+    answer = device.predict(np.zeros(3))
+    with pytest.raises(ofms.InvalidInput, match="is not finite with it; nothing is learnt"):
+        device.feedback(answer.id, 1e30)
+    assert device._memory.losses.tolist() == [0] * 6
+    assert device.feedback(answer.id, 0.5), "it still waits"
+    device.close()
+    with Device(device.store, budget=device.budget, mail=False) as again:
+        assert np.isfinite(again._memory.losses).all()
+
+
+def test_a_closed_device_writes_nowhere(device: Device, tmp_path: Path) -> None:
+    device.close()
+    with open(tmp_path / "other", "wb") as other:
+        with pytest.raises(ofms.InvalidInput, match="it was closed"):
+            device.predict(np.zeros(3))
+        other.flush()
+    assert (tmp_path / "other").read_bytes() == b""
+    device.close()
+
+
+def test_a_journal_that_grew_long_loses_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module, "_MOST_JOURNAL_BYTES", 1)
+    answer = device.predict(np.zeros(3))
+    assert device.feedback(answer.id, 0.5)
+    losses = device._memory.losses.tolist()
+    device._store.close()
+    with Device(device.store, budget=device.budget, mail=False) as again:
+        assert (again.predictions, again._memory.labelled, again._memory.losses.tolist()) == (1, 1, losses)
+
+
+def test_a_full_disk_does_not_split_memory_from_what_is_written(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grant whose snapshot cannot be written: the next event writes it, or nothing goes on."""
+    hub: Hub = device.hub  # type: ignore[attr-defined]
+    device.collect(now=True)
+    held = np.zeros((1, 6), np.bool_)
+    chosen = int(device._memory.state.chosen[0])
+    held[0, chosen] = True
+    arrays = grant_arrays(held)
+    arrays |= {f"model.{chosen}.{name}": tensor.numpy() for name, tensor in hub.tensors[chosen].items()}
+    values = {"exchange": 1, "groups": 1, "revision": hub.fleet.catalogue.revision, "deployment": hub.deployment}
+    letter = seal(Letter("grant", values, arrays))
+    own = device._store.keep_snapshot
+
+    def full(*given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(device._store, "keep_snapshot", full)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            device.receive(letter)
+        with pytest.raises(OSError, match="No space"):
+            device.predict(np.zeros(3))
+    monkeypatch.setattr(device._store, "keep_snapshot", own)
+    device.receive(letter)
+    answer = device.predict(np.zeros(3))
+    device._store.close()
+    with Device(device.store, budget=device.budget, mail=False) as again:
+        assert (again.exchange, again.holding, again.waiting) == (1, [chosen], [answer.id])

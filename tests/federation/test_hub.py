@@ -105,6 +105,11 @@ def tampered(letter: Letter) -> dict[str, tuple[Letter, str]]:
         "too large": (changed(letter, huge), "its norm is"),
         "no weight": (changed(letter, weights={}), "its weight is missing"),
         "too much weight": (changed(letter, weights=dict.fromkeys(weights, 1e9)), "is possible"),
+        "another kind of number": (
+            changed(letter, {each: array.astype(np.float64) for each, array in deltas.items()}),
+            r"is \[.*\], not",
+        ),
+        "a weight beyond all numbers": (changed(letter, weights=dict.fromkeys(weights, 10**400)), "is missing"),
         "a weight that is no number": (changed(letter, weights=dict.fromkeys(weights, float("nan"))), "is possible"),
         "a parameter too few": (Letter(letter.kind, letter.values, only), "not those that are fine-tuned"),
         "no report": (
@@ -115,6 +120,7 @@ def tampered(letter: Letter) -> dict[str, tuple[Letter, str]]:
 
 
 WRONG = ["not finite", "a wrong shape", "a stale version", "an unknown model", "too large", "no weight"]
+WRONG += ["another kind of number", "a weight beyond all numbers"]
 WRONG += ["too much weight", "a weight that is no number", "a parameter too few", "no report"]
 
 
@@ -152,7 +158,6 @@ def test_letters_that_are_refused_whole(bench: Bench) -> None:
     letters = bench.grant()
     before = bench.parameters()
     wanted = np.ones_like(letters[0].arrays["request.wanted"])
-    losses = np.full((1, 6), np.nan)
     for letter, message in (
         (changed(letters[0], client=1), "this node is client 0"),
         (changed(letters[0], exchange=0), "exchange 1 is asked for now"),
@@ -162,7 +167,8 @@ def test_letters_that_are_refused_whole(bench: Bench) -> None:
         (changed(letters[0], {"request.wanted": wanted}), "bytes wanted"),
         (changed(letters[0], {"request.wanted": wanted[:, :2]}), "give"),
         (changed(letters[0], {"report.updated": np.zeros((1, 6))}), "give"),
-        (changed(letters[0], {"report.losses": losses}), "not finite for all models held"),
+        (changed(letters[0], held_bytes="poem"), "bytes held"),
+        (changed(letters[0], held_bytes=10**9), "bytes held"),
         (Letter("poem", letters[0].values), "a server takes requests"),
     ):
         with pytest.raises(ofms.InvalidInput, match=message):
@@ -285,3 +291,50 @@ def test_a_server_that_went_back_in_time_is_followed(bench: Bench) -> None:
     assert (device.exchange, device.dropped) == (0, 1)
     assert unseal(device.collect() or b"").values["exchange"] == 1
     assert device.predict(bench.stream.x[0, 0]).id == 2 * INTERVAL + 1
+
+
+def test_losses_count_where_the_server_learns_from_them_and_nowhere_else(tmp_path: Path, bench: Bench) -> None:
+    letters = bench.grant()
+    extra = changed(letters[0], {"report.losses": np.full((1, 6), 0.5)})
+    for client, letter in {**letters, 0: extra}.items():
+        assert bench.hub.hear(client, letter) == []
+    bench.hub.close()
+    mab = Bench(tmp_path / "mab", policy="mab", settings={})
+    letters = mab.grant()
+    losses = letters[0].arrays["report.losses"]
+    held = ~np.isnan(losses)
+    for wrong in (np.nan, -1.0, 1e308, np.inf):
+        with pytest.raises(ofms.InvalidInput, match="losses"):
+            mab.hub.hear(0, changed(letters[0], {"report.losses": np.where(held, wrong, losses)}))
+    missing = {key: array for key, array in letters[0].arrays.items() if key != "report.losses"}
+    with pytest.raises(ofms.InvalidInput, match="losses missing"):
+        mab.hub.hear(0, Letter("request", letters[0].values, missing))
+    for client, letter in letters.items():
+        assert mab.hub.hear(client, letter) == []
+    mab.hub.close()
+    assert np.isfinite(mab.hub.state.cumulative_losses).all()
+    mab.close()
+
+
+def test_more_to_upload_than_ever_gets_through_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.hub.fleet = Fleet(bench.hub.fleet.catalogue, bench.budgets, 100, bench.hub.fleet.schedule)
+    with pytest.raises(ofms.InvalidInput, match="the bandwidth is 100"):
+        bench.hub.hear(0, bench.letter(0))
+    bench.close()
+
+
+def test_a_model_that_would_stop_being_finite_stays_as_it_is(bench: Bench) -> None:
+    letters = bench.grant()
+    before = bench.parameters()
+    for client, letter in letters.items():
+        bench.hub.hear(client, letter)
+    assert bench.hub.opened is not None
+    answer = bench.hub.opened.answers[0]
+    model = min(answer.updates)
+    for delta in answer.updates[model].delta.values():
+        delta.fill_(3e38)
+    object.__setattr__(answer.updates[model], "weight", 1e30)
+    assert bench.hub.close() == [model]
+    assert bench.parameters()[model] == before[model]
+    assert bench.parameters() != before, "the others count"

@@ -85,6 +85,9 @@ def test_only_the_fleets_part_is_for_other_machines() -> None:
         (["keys", "FOLDER", "--device", "a=5"], "it is not a deployment"),
         (["keys", "FLEET", "--device", "a"], "is not NAME=BUDGET"),
         (["keys", "FLEET", "--device", "a=poem"], "budget = poem"),
+        (["keys", "FLEET", "--device", "a=1B"], "two largest models together"),
+        (["keys", "FOLDER", "--server", "here:1", "--models", "MODELS", "--interval", "0"], "interval = 0"),
+        (["keys", "FOLDER", "--server", "hüben:1", "--models", "MODELS"], "write it in ASCII"),
         (["keys", "FLEET", "--device", "../a=5"], "device = ../a"),
         (["keys", "FLEET", "--device", "device-0=5"], "there is one of this name"),
         (["keys", "FLEET", "--server", "here:1", "--models", "MODELS"], "it is there already"),
@@ -109,6 +112,7 @@ def test_mistakes_are_one_line(
     assert message in said
     assert said.count("\n") == 1
     assert sorted(path.relative_to(fleet) for path in fleet.rglob("*")) == before, "nothing half-written"
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_fleet_by_command(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

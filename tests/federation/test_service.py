@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 import tomli_w
 
 import ofms
 from ofms.device.device import Device
-from ofms.device.letters import unseal
-from ofms.federation.deployment import Deployment, ServerConfig, read_roster
+from ofms.device.letters import seal, unseal
+from ofms.federation.deployment import Deployment, ServerConfig, read_roster, write_roster
 from ofms.federation.files import EVENTS, SERVER, STATE
 from ofms.federation.keys import add_device, make_deployment, revoke_device
 from ofms.federation.service import Command, Service, give_command
@@ -65,8 +64,6 @@ class Fleet:
         service.close_exchange()
 
     def _pass(self, device: Device, letter: Any) -> None:
-        from ofms.device.letters import seal
-
         device.receive(seal(letter))
 
     def close(self) -> None:
@@ -129,7 +126,7 @@ def test_a_checkpoint_of_something_else_or_a_damaged_one_is_refused(tmp_path: Pa
     service.close()
     config = (folder / SERVER).read_text()
     (folder / SERVER).write_text(config.replace("seed = 5", "seed = 6"))
-    with pytest.raises(ofms.InvalidInput, match="another dictionary, policy or seed"):
+    with pytest.raises(ofms.InvalidInput, match="another dictionary, policy, horizon or seed"):
         Service(Deployment(folder))
     (folder / SERVER).write_text(config)
     checkpoint = folder / STATE / "checkpoint.safetensors"
@@ -180,37 +177,112 @@ def test_freeze_and_rollback(tmp_path: Path, fleet: Fleet) -> None:
     assert files <= 6 * 3, "what no rollback can want is gone"
 
 
-def test_status_counts_what_went_over_the_wire(tmp_path: Path, fleet: Fleet) -> None:
+def test_status_says_what_went_over_the_wire(tmp_path: Path, fleet: Fleet) -> None:
     folder = make_fleet(tmp_path / "fleet")
     with pytest.raises(ofms.InvalidInput, match="has not run yet"):
         read_status(folder)
     service = Service(Deployment(folder))
-    down, up = np.zeros(CLIENTS, int), np.zeros(CLIENTS, int)
-    from ofms.device.letters import seal
-
-    for client, device in enumerate(fleet.devices):
-        letter = service.welcome(client)
-        device.receive(seal(letter))
-        service.hear(client, fleet.letter(client))
-        down[client], up[client] = len(seal(letter)), len(device.collect() or b"")
-    service.save()
-    status = read_status(folder)
-    assert [device["bytes_down"] for device in status["devices"]] == down.tolist()
-    assert [device["bytes_up"] for device in status["devices"]] == up.tolist()
+    fleet.join(service)
+    for client in range(CLIENTS):
+        service.count(client, down=100 + client, up=10)
     fleet.exchange(service)
     service.refuse(1, "letter refused: it is a poem")
     service.save()
     status = read_status(folder)
+    assert [device["bytes_down"] for device in status["devices"]] == [100, 101, 102]
+    assert (status["bytes_down"], status["bytes_up"]) == (303, 30)
     assert status["running"]
     assert status["exchange"] == 1
     for client, device in enumerate(status["devices"]):
-        assert device["held_bytes"] == fleet.devices[client].held_bytes <= device["budget"]
+        assert device["held_bytes"] <= device["budget"]
+        assert device["held_bytes"] == fleet.devices[client].held_bytes
     json.dumps(status)
     text = status_text(status)
     assert "ofms-ft, running: exchange 1 of 6" in text
     assert "exchange 1: device-1: letter refused: it is a poem" in text
     service.close()
     assert "stopped" in status_text(read_status(folder))
+
+
+def test_a_server_that_was_killed_while_it_wrote_does_not_take_what_it_left(tmp_path: Path, fleet: Fleet) -> None:
+    """Model files of an exchange that never counted have the names of those that will."""
+    folder = make_fleet(tmp_path / "fleet")
+    service = Service(Deployment(folder))
+    fleet.join(service)
+    fleet.exchange(service)
+    service.close()
+    for model, version in enumerate(service.hub.version.tolist()):
+        left = folder / STATE / "models" / f"{model}-{version + 1}.safetensors"
+        left.write_bytes(b"left behind by a server that was killed")
+    service = Service(Deployment(folder))
+    fleet.exchange(service)
+    expected = parameters(service)
+    service.close()
+    again = Service(Deployment(folder))
+    assert parameters(again) == expected
+    again.close()
+
+
+def test_a_deployment_has_one_name_from_its_first_start_on(tmp_path: Path) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    service = Service(Deployment(folder))
+    service.save()
+    service.close()
+    again = Service(Deployment(folder))
+    assert again.hub.deployment == service.hub.deployment
+    again.close()
+
+
+def test_a_revoked_device_counts_no_more(tmp_path: Path, fleet: Fleet) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    service = Service(Deployment(folder))
+    fleet.join(service)
+    for client, letter in service.open(set(range(CLIENTS))).items():
+        fleet.devices[client].receive(seal(letter))
+        for step in range(2):
+            answer = fleet.devices[client].predict(fleet.stream.x[client, step])
+            fleet.devices[client].feedback(answer.id, float(fleet.stream.y[client, step]))
+        service.hear(client, fleet.letter(client))
+    service.revoke(1)
+    assert service.hub.opened is not None
+    assert sorted(service.hub.opened.answers) == [0, 2]
+    assert sorted(service.hub.requests) == [0, 2]
+    service.close_exchange()
+    assert service.counts[1].last_exchange == -1
+    service.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounds": 14}, "policy, horizon or seed"),
+        ({"interval": 3}, "policy, horizon or seed"),
+        ({"settings": SETTINGS | {"window": 2}}, "policy, horizon or seed"),
+        ({"bandwidth": "150%", "deadline": 7, "largest_update": 2.0}, None),
+    ],
+)
+def test_what_may_change_at_a_restart(
+    change: dict[str, Any], message: str | None, tmp_path: Path, fleet: Fleet
+) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    service = Service(Deployment(folder))
+    fleet.join(service)
+    fleet.exchange(service)
+    service.close()
+    values = msgspec.to_builtins(Deployment(folder).config) | change
+    (folder / SERVER).write_text(tomli_w.dumps(values))
+    if message is not None:
+        with pytest.raises(ofms.InvalidInput, match=message):
+            Service(Deployment(folder))
+        return
+    service = Service(Deployment(folder))
+    assert service.hub.state.bandwidth == service.hub.fleet.bandwidth == int(1.5 * service.hub.fleet.budgets.sum())
+    service.close()
+    roster = read_roster(folder)
+    roster.devices[0].budget = "9"
+    write_roster(folder, roster)
+    with pytest.raises(ofms.InvalidInput, match="budget is another now"):
+        Service(Deployment(folder))
 
 
 def test_a_revoked_device_keeps_its_number(tmp_path: Path) -> None:

@@ -80,12 +80,15 @@ class FolderLock:
 
 def is_locked(folder: Path) -> bool:
     """Whether some process has the lock on a folder."""
-    if not (folder / ".lock").exists():
-        return False
     try:
-        FolderLock(folder).close()
-    except InvalidInput:
+        import fcntl
+
+        with open(folder / ".lock", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
+    except (ImportError, OSError):
+        return False
     return False
 
 

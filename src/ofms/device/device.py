@@ -21,6 +21,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from ofms.compute.local import Tensors
 from ofms.compute.tasks import sample_losses
@@ -87,7 +88,10 @@ class Device:
         self._setting: Setting | None = None
         self._memory = Memory()
         self._held: dict[int, Tensors] = {}
-        self._voting: tuple[int, list[int]] = (-1, [])
+        self._voting: tuple[int, list[int]] | None = None
+        # What is in memory and could not be written; nothing goes on before it is.
+        self._unwritten = False
+        self._journal_size = 0
         self._mailbox = Mailbox(self.store)
         self._store = Store(self.store)
         try:
@@ -120,7 +124,8 @@ class Device:
     @property
     def held_bytes(self) -> int:
         """What the models take that it holds."""
-        return self._bytes_of(self._held)
+        with self._guard:
+            return self._bytes_of(self._held)
 
     @property
     def in_transit(self) -> int:
@@ -177,11 +182,14 @@ class Device:
 
     def predict(self, x: AnyArray) -> Prediction:
         """Answer at once with the models at hand."""
-        x = np.atleast_1d(np.asarray(x, dtype=np.float32))
+        # A copy: the caller may fill its array anew before the label comes.
+        x = np.array(x, dtype=np.float32, ndmin=1)
+        if not np.isfinite(x).all():
+            raise InvalidInput("input", "not finite", "give finite numbers; nothing can be learnt from others")
         with self._guard:
             setting, memory = self._require_ready(), self._memory
             plan = memory.plans[memory.exchange]
-            if self._voting[0] != memory.exchange:
+            if self._voting is None or self._voting[0] != memory.exchange:
                 self._voting = (memory.exchange, np.flatnonzero(plan.vote[0]).tolist())
             outputs = {model: self._output(setting, model, x) for model in self._voting[1]}
             value = _answer(outputs, plan.vote[0], setting.task)
@@ -189,6 +197,7 @@ class Device:
             self._append({"kind": "predict", "id": number, "shape": x.shape, "since": since}, x.tobytes())
             memory.next_id += 1
             self._wait_for(number, Waiting(x, memory.exchange, since))
+            self._shorten_journal()
             return Prediction(number, value)
 
     def feedback(self, id: int, y: float | int) -> bool:
@@ -200,8 +209,10 @@ class Device:
                 return False
             # Refused before it is written down: what is in the journal must be learnt from when it is read again.
             label = self._label(setting, waiting, y)
+            losses = self._losses(setting, waiting, label)
             self._append({"kind": "feedback", "id": int(id), "y": label}, b"")
-            self._learn(int(id), label)
+            self._learn(int(id), label, losses)
+            self._shorten_journal()
             if self.wants_exchange:
                 self._changed.notify_all()
             return True
@@ -210,6 +221,8 @@ class Device:
         """Take a letter from the server: the welcome, then a grant for each exchange."""
         letter = unseal(content)
         with self._desk:
+            with self._guard:
+                self._write_what_is_unwritten()
             try:
                 if letter.kind == "welcome":
                     self._welcome(letter, content)
@@ -250,18 +263,18 @@ class Device:
         if known is None or (known.deployment, known.client) != (setting.deployment, setting.client):
             with self._guard:
                 self._join(setting, exchange)
-                self._store.keep_welcome(content)
+                self._memory.welcome = content
                 self._snapshot()
         elif exchange != memory.letter_exchange:
             with self._guard:
                 self._rejoin(setting, exchange)
-                self._store.keep_welcome(content)
+                memory.welcome = content
                 self._snapshot()
 
     def _join(self, setting: Setting, exchange: int) -> None:
         """Begin anew in a fleet."""
         before = self._memory
-        self._setting, self._held, self._voting = setting, {}, (-1, [])
+        self._setting, self._held, self._voting = setting, {}, None
         self._memory = Memory(
             state=setting.join(),
             losses=np.zeros(len(setting.fleet.catalogue)),
@@ -286,7 +299,7 @@ class Device:
             memory.waiting.clear()
             memory.plans = {exchange - 1: memory.plans[memory.exchange]}
             memory.exchange = exchange - 1
-            self._voting = (-1, [])
+            self._voting = None
         self._request(setting, exchange, {}, {})
 
     def _grant(self, letter: Letter) -> None:
@@ -418,10 +431,9 @@ class Device:
 
     # What predictions and labels do.
 
-    def _learn(self, id: int, y: float | int) -> None:
-        setting, memory = self._require_ready(), self._memory
-        waiting = memory.waiting.pop(id)
-        plan = memory.plans[waiting.exchange]
+    def _losses(self, setting: Setting, waiting: Waiting, y: float | int) -> Floats:
+        """[1, K] selection losses of the models that were held when an input came; all finite, or a refusal."""
+        plan = self._memory.plans[waiting.exchange]
         losses = np.full((1, 1, len(setting.fleet.catalogue)), np.nan)
         target = torch.tensor([y], dtype=torch.int64 if setting.task == "classification" else torch.float32)
         for model in np.flatnonzero(plan.held[0]).tolist():
@@ -430,6 +442,15 @@ class Device:
                 output = self._output(setting, model, waiting.x)
             losses[0, 0, model] = float(sample_losses(torch.from_numpy(output)[None], target, setting.task)[0])
         bounded = np.where(plan.held, selection_loss(losses, setting.policy.loss_bound)[:, 0], np.nan)
+        if not np.isfinite(bounded[plan.held]).all():
+            model = int(np.flatnonzero(plan.held[0] & ~np.isfinite(bounded[0]))[0])
+            raise InvalidInput("label", y, f"the loss of model {model} is not finite with it; nothing is learnt")
+        return bounded
+
+    def _learn(self, id: int, y: float | int, bounded: Floats) -> None:
+        setting, memory = self._require_ready(), self._memory
+        waiting = memory.waiting.pop(id)
+        plan = memory.plans[waiting.exchange]
         if memory.open and waiting.exchange == memory.exchange:
             memory.losses += np.where(plan.held[0], bounded[0], 0.0)
             memory.labelled += 1
@@ -501,6 +522,8 @@ class Device:
         except (RuntimeError, ValueError, IndexError) as error:
             reason = str(error).splitlines()[0]
             raise InvalidInput("input", list(x.shape[1:]), f"the models do not take it ({reason})") from None
+        if outputs.ndim != 2:
+            raise InvalidInput("input", list(x.shape[1:]), "the models take it for several samples; give one")
         return outputs
 
     def _bytes_of(self, models: Iterable[int]) -> int:
@@ -508,7 +531,7 @@ class Device:
         if setting is None:
             return 0
         copies = setting.policy.local.copies if setting.policy.local is not None else 1
-        return copies * sum(int(setting.fleet.catalogue.storage[model]) for model in models)
+        return copies * sum(int(setting.fleet.catalogue.storage[model]) for model in list(models))
 
     def _require_ready(self) -> Setting:
         if self._setting is None or not self.ready:
@@ -518,25 +541,38 @@ class Device:
     # The store.
 
     def _append(self, values: dict[str, Any], content: bytes) -> None:
+        self._write_what_is_unwritten()
         head = msgspec.json.encode(values)
-        if self._store.append(len(head).to_bytes(4, "little") + head + content) > _MOST_JOURNAL_BYTES:
+        self._journal_size = self._store.append(len(head).to_bytes(4, "little") + head + content)
+
+    def _shorten_journal(self) -> None:
+        if self._journal_size > _MOST_JOURNAL_BYTES:
             self._snapshot()
+            self._journal_size = 0
 
     def _snapshot(self) -> None:
+        self._unwritten = True
         self._store.keep_snapshot(self._memory.write(), self._memory.versions)
+        self._unwritten = False
+
+    def _write_what_is_unwritten(self) -> None:
+        """After a snapshot that failed, as on a full disk: the journal on disk is not of what is in memory."""
+        if self._unwritten:
+            self._snapshot()
 
     def _reopen(self) -> None:
         """Become what the store says."""
         try:
             snapshot = self._store.snapshot()
             if snapshot is not None:
-                welcome = self._store.welcome()
-                setting = self._setting = None if welcome is None else read_setting(welcome, self.budget)
+                setting = None
+                if "welcome" in snapshot.arrays:
+                    setting = self._setting = read_setting(unseal(snapshot.arrays["welcome"].tobytes()), self.budget)
                 self._memory = Memory.read(snapshot, None if setting is None else setting.join())
                 if setting is not None:
                     for model, version in self._memory.versions.items():
                         self._hold(setting, model, self._store.model(model, version))
-        except (InvalidInput, KeyError, ValueError, OSError) as error:
+        except (InvalidInput, KeyError, ValueError, OSError, SafetensorError) as error:
             if isinstance(error, InvalidInput) and error.field == "budget":
                 raise
             raise InvalidInput("store", self.store, f"it is damaged ({error}); remove it to join anew") from None
@@ -552,7 +588,8 @@ class Device:
             memory.next_id = int(values["id"]) + 1
             self._wait_for(int(values["id"]), Waiting(x, memory.exchange, float(values["since"])))
         elif int(values["id"]) in memory.waiting:
-            self._learn(int(values["id"]), values["y"])
+            number, label = int(values["id"]), values["y"]
+            self._learn(number, label, self._losses(self._require_ready(), memory.waiting[number], label))
 
 
 def _answer(outputs: dict[int, AnyArray], vote: Floats, task: str) -> float | int:

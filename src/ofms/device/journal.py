@@ -5,6 +5,7 @@ A process that is killed loses nothing that was appended; a record that was cut 
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zlib
@@ -26,7 +27,16 @@ class Journal:
         self.size = whole
 
     def append(self, record: bytes) -> None:
-        self.size += os.write(self._file, _HEAD.pack(len(record), zlib.crc32(record)) + record)
+        """Write a record, whole or not at all: half of one would hide all that follows."""
+        content = _HEAD.pack(len(record), zlib.crc32(record)) + record
+        try:
+            if os.write(self._file, content) < len(content):
+                raise OSError(errno.ENOSPC, "the journal could not be written", str(self.path))
+        except OSError:
+            os.ftruncate(self._file, self.size)
+            os.lseek(self._file, 0, os.SEEK_END)
+            raise
+        self.size += len(content)
 
     def close(self) -> None:
         os.close(self._file)

@@ -47,11 +47,11 @@ def unseal(content: bytes) -> Letter:
         size = int.from_bytes(content[:8], "little")
         head = msgspec.json.decode(content[8 : 8 + size])["__metadata__"]["ofms"]
         values = msgspec.json.decode(head.encode(), type=dict[str, Any])
-        protocol, kind = values["protocol"], str(values["kind"])
+        protocol, kind, said = values["protocol"], str(values["kind"]), dict(values["values"])
     except (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput("letter", f"{len(content)} bytes", f"it is not whole ({type(error).__name__})") from None
     require_protocol(protocol)
-    return Letter(kind, values["values"], arrays)
+    return Letter(kind, said, arrays)
 
 
 def require_protocol(protocol: object) -> None:

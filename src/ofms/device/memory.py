@@ -44,6 +44,8 @@ class Memory:
         [K] selection losses of the open exchange, and over how many labels.
     letter, letter_exchange
         What waits for the server, and the exchange that it asks for.
+    welcome
+        The letter that said in whose fleet the device is.
     """
 
     state: Any = None
@@ -59,6 +61,7 @@ class Memory:
     dropped: int = 0
     letter: bytes | None = None
     letter_exchange: int = -1
+    welcome: bytes | None = None
 
     def forget_plans(self) -> None:
         """Drop the plans that no input waits for any more."""
@@ -77,8 +80,9 @@ class Memory:
             waiting[str(number)] = [each.exchange, each.since]
         for place, (x, _) in enumerate(self.samples):
             arrays[f"sample.{place}"] = x
-        if self.letter is not None:
-            arrays["letter"] = np.frombuffer(self.letter, dtype=np.uint8)
+        for name, content in (("letter", self.letter), ("welcome", self.welcome)):
+            if content is not None:
+                arrays[name] = np.frombuffer(content, dtype=np.uint8)
         arrays["losses"] = self.losses
         values = {
             "state": state_values,
@@ -108,6 +112,7 @@ class Memory:
             next_id=int(values["next_id"]),
             dropped=int(values["dropped"]),
             letter=arrays["letter"].tobytes() if "letter" in arrays else None,
+            welcome=arrays["welcome"].tobytes() if "welcome" in arrays else None,
             letter_exchange=int(values["letter_exchange"]),
         )
         if template is not None:

@@ -33,13 +33,13 @@ class Postman:
 
     def _work(self) -> None:
         while not self._stopping.is_set():
-            try:
-                self._take()
-                self._give()
-            except Exception:
-                # A full disk, say: predictions go on, and so does the next attempt.
-                _log.exception("letters could not be exchanged; trying again")
-                self._stopping.wait(1.0)
+            for work in (self._take, self._give):
+                try:
+                    work()
+                except Exception:
+                    # A full disk, say: predictions go on, and so does the next attempt.
+                    _log.exception("letters could not be exchanged; trying again")
+                    self._stopping.wait(1.0)
             self._device.wait_change(_SECONDS_BETWEEN_LOOKS)
 
     def _take(self) -> None:
@@ -49,9 +49,11 @@ class Postman:
         name, content = found
         try:
             self._device.receive(content)
-        except InvalidInput as error:
+        except OSError:
+            raise  # It is not the letter's fault.
+        except Exception as error:
             _log.warning("a letter was not taken: %s", error)
-            self._mailbox.refuse(name, str(error))
+            self._mailbox.refuse(name, str(error) if isinstance(error, InvalidInput) else repr(error))
         self._mailbox.remove(name)
 
     def _give(self) -> None:

@@ -13,7 +13,7 @@ from ofms.core.files import FolderLock, require_writable, write_whole
 from ofms.device.journal import Journal, read_records
 from ofms.device.letters import Letter, seal, unseal
 
-_SNAPSHOT, _WELCOME, _MODELS = "snapshot.safetensors", "welcome.safetensors", "models"
+_SNAPSHOT, _MODELS = "snapshot.safetensors", "models"
 
 
 class Store:
@@ -27,16 +27,8 @@ class Store:
         self._journal: Journal | None = None
 
     def close(self) -> None:
-        if self._journal is not None:
-            self._journal.close()
+        self._close_journal()
         self._lock.close()
-
-    def welcome(self) -> Letter | None:
-        path = self.folder / _WELCOME
-        return unseal(path.read_bytes()) if path.exists() else None
-
-    def keep_welcome(self, content: bytes) -> None:
-        write_whole(self.folder / _WELCOME, content)
 
     def snapshot(self) -> Letter | None:
         """The last one, or None in a new store."""
@@ -52,8 +44,7 @@ class Store:
         self._number += 1
         content = seal(Letter(letter.kind, {**letter.values, "number": self._number}, letter.arrays))
         write_whole(self.folder / _SNAPSHOT, content)
-        if self._journal is not None:
-            self._journal.close()
+        self._close_journal()
         self._journal = Journal(self._journal_path)
         for path in self.folder.glob("journal-*"):
             if path != self._journal.path:
@@ -80,6 +71,12 @@ class Store:
 
     def model(self, model: int, version: int) -> Tensors:
         return safetensors.torch.load(self._model_path(model, version).read_bytes())
+
+    def _close_journal(self) -> None:
+        """Its descriptor may be another file's the next moment: nothing is written to it any more."""
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
 
     @property
     def _journal_path(self) -> Path:

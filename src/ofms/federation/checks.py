@@ -16,6 +16,7 @@ from ofms.device.device import by_model
 from ofms.device.letters import Letter
 
 Tensors = dict[str, torch.Tensor]
+_MOST_LINES = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,23 +36,32 @@ class Answer:
     refused: Sequence[str] = field(default_factory=tuple)
 
 
-def read_request(letter: Letter, client: int, exchange: int, catalogue: Catalogue, budget: int) -> Requests:
-    """The request in a letter, or a refusal of the whole letter."""
+def read_request(
+    letter: Letter, client: int, exchange: int, catalogue: Catalogue, budget: int, bandwidth: int | None
+) -> Requests:
+    """The request in a letter, or a refusal of the whole letter; `bandwidth` is None where nobody uploads."""
     if letter.kind != "request":
         raise InvalidInput("letter", letter.kind, "a server takes requests")
     values = letter.values
     if values.get("revision") != catalogue.revision:
-        raise InvalidInput("letter", f"revision {values.get('revision')}", "it is of another dictionary")
+        raise InvalidInput("letter", f"revision {_short(values.get('revision'))}", "it is of another dictionary")
     if values.get("client") != client:
-        raise InvalidInput("letter", f"client {values.get('client')}", f"this node is client {client}")
+        raise InvalidInput("letter", f"client {_short(values.get('client'))}", f"this node is client {client}")
     if values.get("exchange") != exchange:
-        raise InvalidInput("letter", f"exchange {values.get('exchange')}", f"exchange {exchange} is asked for now")
+        found = _short(values.get("exchange"))
+        raise InvalidInput("letter", f"exchange {found}", f"exchange {exchange} is asked for now")
     part = letter.part("request")
     wanted = _array(part, "wanted", (1, len(catalogue)), "b")
     holding = _array(part, "holding", (1, len(catalogue)), "i")
     needed = int(wanted[0] @ catalogue.storage)
     if needed > budget:
         raise InvalidInput("letter", f"{needed} bytes wanted", f"the device has {budget}")
+    upload = int(wanted[0] @ catalogue.upload)
+    if bandwidth is not None and upload > bandwidth:
+        raise InvalidInput("letter", f"{upload} bytes to upload", f"the bandwidth is {bandwidth}")
+    held = values.get("held_bytes")
+    if not isinstance(held, int) or not 0 <= held <= budget:
+        raise InvalidInput("letter", f"{_short(held)} bytes held", f"the device has {budget}")
     return Requests(exchange, np.array([client]), wanted, holding)
 
 
@@ -63,20 +73,24 @@ def read_answer(
     trainable: Sequence[Sequence[str]],
     *,
     largest_update: float,
+    most_loss: float | None,
 ) -> Answer:
     """The report and the updates in the letter of one client, whose grant is given.
 
     `largest_update` bounds the norm of an update, before importance weighting, by that many times the norm of the
-    parameters which it updates.
+    parameters which it updates. `most_loss` is what a model's losses of an exchange can come to where the server learns
+    from them, None where it does not.
     """
     models = len(catalogue)
     part = letter.part("report")
     updated = _array(part, "updated", (1, models), "b").copy()
     losses = None
-    if "losses" in part:
-        losses = _array(part, "losses", (1, models), "f")
-        if not np.isfinite(losses[grants.held]).all():
-            raise InvalidInput("letter", "losses", "they are not finite for all models held")
+    if most_loss is not None:
+        losses = _array(part, "losses", (1, models), "f").astype(np.float64)
+        own = losses[grants.held]
+        if not ((own >= 0) & (own <= most_loss)).all():
+            raise InvalidInput("letter", "losses", f"they are not from 0 to {most_loss:g} for all models held")
+        losses = np.where(grants.held, losses, np.nan)
     reports = Reports(grants.exchange, grants.client, losses, updated)
     refused, updates = [], {}
     try:
@@ -92,6 +106,8 @@ def read_answer(
         except InvalidInput as error:
             updates.pop(model, None)
             refused.append(f"update refused: {error}")
+            if len(refused) > _MOST_LINES:
+                raise InvalidInput("letter", f"{len(deltas)} updates", "too many of them make no sense") from None
             if 0 <= model < models:
                 updated[0, model] = False
     return Answer(replace(reports, updated=updated), updates, tuple(refused))
@@ -116,15 +132,15 @@ def _read_update(
         raise InvalidInput("model", model, "its parameters are not those that are fine-tuned")
     for name, array in delta.items():
         expected = tensors[model][name]
-        if array.shape != tuple(expected.shape) or array.dtype.kind != "f":
+        if array.shape != tuple(expected.shape) or array.dtype != expected.numpy().dtype:
             raise InvalidInput("model", model, f"{name} is {list(array.shape)}, not {list(expected.shape)}")
         if not np.isfinite(array).all():
             raise InvalidInput("model", model, f"{name} is not finite")
     weight = _value(letter, "weights", model)
-    if not isinstance(weight, int | float):
+    if not isinstance(weight, float):
         raise InvalidInput("model", model, "its weight is missing")
     return Update(
-        float(weight),
+        weight,
         {name: torch.from_numpy(np.array(array)).to(tensors[model][name].dtype) for name, array in delta.items()},
     )
 
@@ -148,6 +164,11 @@ def _array(part: Mapping[str, AnyArray], name: str, shape: tuple[int, ...], kind
         found = "missing" if array is None else f"{array.dtype}{list(array.shape)}"
         raise InvalidInput("letter", f"{name} {found}", f"give {list(shape)} of kind {kind}")
     return array
+
+
+def _short(value: object) -> str:
+    """What somebody else wrote, for the log."""
+    return str(value)[:40]
 
 
 def _value(letter: Letter, field: str, model: int) -> object:

@@ -33,6 +33,7 @@ def _carry(message: Message, context: Context, ahead: int) -> Message:
     letter = from_record(message.content)
     mailbox = Mailbox(Path(str(context.node_config["store"])))
     until = time.monotonic() + float(letter.values["wait"])
+    head = {key: letter.values[key] for key in ("deployment", "revision")}
     name = mailbox.deliver(seal(letter))
     asked = int(letter.values["exchange"]) + ahead
     while True:
@@ -44,7 +45,7 @@ def _carry(message: Message, context: Context, ahead: int) -> Message:
                 return Message(to_record(answer), reply_to=message)
         refusal = mailbox.refusal(name)
         if refusal is not None:
-            return Message(to_record(Letter("refusal", {"reason": refusal})), reply_to=message)
+            return Message(to_record(Letter("refusal", head | {"reason": refusal})), reply_to=message)
         if time.monotonic() >= until:
-            return Message(to_record(Letter("nothing")), reply_to=message)
+            return Message(to_record(Letter("nothing", head)), reply_to=message)
         time.sleep(_SECONDS_BETWEEN_LOOKS)

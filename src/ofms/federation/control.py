@@ -27,9 +27,9 @@ from ofms.federation.app import FILES
 class Control:
     """A SuperLink on this machine, as who runs it sees it."""
 
-    def __init__(self, port: int, authority: Path) -> None:
+    def __init__(self, host: str, port: int, authority: Path) -> None:
         self._client = ControlHttpClient.from_server_address(
-            server_address=f"127.0.0.1:{port}",
+            server_address=f"{host}:{port}",
             insecure=False,
             root_certificates=authority.read_bytes(),
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],

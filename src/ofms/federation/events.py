@@ -6,11 +6,14 @@ import os
 import time
 from pathlib import Path
 
+_LONGEST = 500
+
 
 def tell(path: Path, line: str) -> None:
     """Append a line with its time; lines of several processes do not mix."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    content = f"{stamp} {' '.join(line.split())}\n".encode()
+    shown = "".join(each if each.isprintable() else " " for each in line)
+    content = f"{stamp} {' '.join(shown.split())[:_LONGEST]}\n".encode()
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, content)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
@@ -24,6 +25,10 @@ from ofms.federation.checks import Answer, Tensors, read_answer, read_request
 from ofms.models.dictionary import Dictionary
 from ofms.policies.protocol import Fleet
 from ofms.policies.registry import build_policy, settings_type
+
+# A device may have seen some more samples than an exchange has before it could report.
+_MOST_LABELS = 10
+_MOST_RAW_LOSS = 1e9
 
 
 @dataclass(eq=False)
@@ -130,8 +135,9 @@ class Hub:
         """Take a device's letter; what of it was refused, a line each. A letter that makes no sense raises."""
         catalogue = self.fleet.catalogue
         if letter.values.get("deployment") != self.deployment:
-            raise InvalidInput("letter", letter.values.get("deployment"), "it is of another deployment")
-        request = read_request(letter, client, self.coming, catalogue, int(self.fleet.budgets[client]))
+            raise InvalidInput("letter", str(letter.values.get("deployment"))[:40], "it is of another deployment")
+        bandwidth = None if self.policy.local is None else self.fleet.bandwidth
+        request = read_request(letter, client, self.coming, catalogue, int(self.fleet.budgets[client]), bandwidth)
         refused: list[str] = []
         if self.opened is not None and client in self.opened.grants:
             if client in self.opened.answers:
@@ -143,6 +149,7 @@ class Hub:
                 self.tensors,
                 [model.trainable for model in self.dictionary.models],
                 largest_update=self.largest_update,
+                most_loss=self._most_loss,
             )
             self.opened.answers[client] = answer
             refused = list(answer.refused)
@@ -165,22 +172,37 @@ class Hub:
         self.requests = {}
         return {client: self._grant(own) for client, own in self.opened.grants.items()}
 
-    def close(self) -> None:
-        """Close the exchange: learn from the reports that came, and apply the updates that may count."""
+    def close(self) -> list[int]:
+        """Close the exchange: learn from the reports that came, and apply the updates that may count.
+
+        Models that would stop being finite stay as they are; which these were.
+        """
         if self.opened is None:
             raise InvalidInput("exchange", self.exchange, "it is not open")
-        answers = sorted(self.opened.answers.items())
+        answers = [answer for _, answer in sorted(self.opened.answers.items())]
+        spoilt = []
         if answers:
-            reports = Reports.stack([answer.reports for _, answer in answers])
+            reports = Reports.stack([answer.reports for answer in answers])
             self.state, step = self.policy.server.absorb(self.state, reports)
-            for _, answer in answers:
-                for model, update in answer.updates.items():
+            for model in sorted({model for answer in answers for model in answer.updates}):
+                moved = dict(self.tensors[model])
+                for update in (answer.updates[model] for answer in answers if model in answer.updates):
                     for name, delta in update.delta.items():
-                        # Not in place: whoever took the tensors out for writing keeps what they were.
-                        moved = float(step[model]) * update.weight * delta
-                        self.tensors[model][name] = self.tensors[model][name] + moved
+                        moved[name] = moved[name] + float(step[model]) * update.weight * delta
+                if all(bool(torch.isfinite(tensor).all()) for tensor in moved.values()):
+                    self.tensors[model] = moved
+                else:
+                    spoilt.append(model)
         self.opened = None
         self.exchange += 1
+        return spoilt
+
+    def forget(self, client: int) -> None:
+        """Let nothing of a device count that did not count yet."""
+        self.requests.pop(client, None)
+        if self.opened is not None:
+            self.opened.answers.pop(client, None)
+            self.opened.grants.pop(client, None)
 
     def run_exchange(self, letters: Mapping[int, bytes]) -> dict[int, bytes]:
         """Where every device answers at once: count their reports of the last exchange, and grant the next one."""
@@ -197,6 +219,13 @@ class Hub:
             self.tensors[model] = dict(each)
             version[model] += 1
         self.state = replace(self.state, version=version)
+
+    @property
+    def _most_loss(self) -> float | None:
+        """What a model's selection losses of an exchange can come to, where the server learns from them."""
+        if not self.policy.reports_losses:
+            return None
+        return _MOST_RAW_LOSS if self.policy.loss_bound == "raw" else _MOST_LABELS * self.fleet.schedule.interval
 
     def _grant(self, own: Grants) -> bytes:
         arrays = message_arrays(own, "grant")

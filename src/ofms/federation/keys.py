@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import tomli_w
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -18,7 +19,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from ofms.core.errors import InvalidInput
 from ofms.core.files import require_writable, write_whole
 from ofms.federation.app import write_app
-from ofms.federation.deployment import TEMPLATE, DeviceEntry, Roster, read_roster, require_name, write_roster
+from ofms.federation.deployment import (
+    TEMPLATE,
+    DeviceEntry,
+    Roster,
+    ServerConfig,
+    read_config,
+    read_roster,
+    require_name,
+    write_roster,
+)
 from ofms.federation.files import (
     APP,
     AUTHORITY,
@@ -33,6 +43,7 @@ from ofms.federation.files import (
     split_address,
 )
 from ofms.models.dictionary import Dictionary
+from ofms.policies.protocol import require_budgets
 from ofms.runs.units import parse_budgets
 
 _DAYS = 3650
@@ -44,14 +55,16 @@ def make_deployment(
 ) -> None:
     """A new deployment: its `server.toml`, a certificate authority, and a certificate for the server."""
     host, _ = split_address(address)
+    ServerConfig(address=address, models=str(models), interval=interval, rounds=rounds)
     Dictionary.read(models)
-    require_writable(folder)
+    names = _names(list(dict.fromkeys([host, *hosts, *_LOCAL])))
     if (folder / SERVER).exists():
         raise InvalidInput("deployment", folder, "it is there already; leave out --server to add devices to it")
+    require_writable(folder)
     key, certificate = _make_authority()
     _write_private(folder / AUTHORITY_KEY, _pem(key))
     write_whole(folder / AUTHORITY, certificate.public_bytes(serialization.Encoding.PEM))
-    own, signed = _make_certificate(key, certificate, list(dict.fromkeys([host, *hosts, *_LOCAL])))
+    own, signed = _make_certificate(key, certificate, host, names)
     _write_private(folder / CERTIFICATE_KEY, _pem(own))
     write_whole(folder / CERTIFICATE, signed.public_bytes(serialization.Encoding.PEM))
     write_roster(folder, Roster())
@@ -69,6 +82,11 @@ def add_device(folder: Path, name: str, budget: str, address: str) -> Path:
     parse_budgets(budget, largest=1, clients=1)
     if any(device.name == name for device in roster.devices):
         raise InvalidInput("device", name, "there is one of this name; a revoked one gets a new name")
+    try:
+        authority = (folder / AUTHORITY).read_bytes()
+    except OSError as error:
+        raise InvalidInput("authority", folder / AUTHORITY, f"it cannot be read ({error.strerror})") from None
+    _require_enough(folder, [*(device.budget for device in roster.devices), budget])
     key = ec.generate_private_key(ec.SECP384R1())
     own = folder / DEVICE_FOLDERS / name
     require_writable(own)
@@ -76,12 +94,20 @@ def add_device(folder: Path, name: str, budget: str, address: str) -> Path:
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
     _write_private(own / DEVICE_KEY, private)
-    write_whole(own / AUTHORITY, (folder / AUTHORITY).read_bytes())
+    write_whole(own / AUTHORITY, authority)
     write_whole(own / DEVICE_FILE, tomli_w.dumps(msgspec.to_builtins(DeviceFile(name, address, budget))).encode())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     write_whole(own / "device.pub", public + b"\n")
     write_roster(folder, Roster([*roster.devices, DeviceEntry(name=name, budget=budget, key=public.decode())]))
     return own
+
+
+def _require_enough(folder: Path, budgets: Sequence[str]) -> None:
+    """Refuse a budget that is too small for the dictionary, before anything is written."""
+    catalogue = Dictionary.read(folder / read_config(folder).models).catalogue()
+    largest = int(catalogue.storage.max())
+    found = np.concatenate([parse_budgets(budget, largest=largest, clients=1) for budget in budgets])
+    require_budgets(catalogue, found)
 
 
 def revoke_device(folder: Path, name: str) -> None:
@@ -126,16 +152,10 @@ def _make_authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
 
 
 def _make_certificate(
-    authority: ec.EllipticCurvePrivateKey, issuer: x509.Certificate, hosts: Sequence[str]
+    authority: ec.EllipticCurvePrivateKey, issuer: x509.Certificate, host: str, names: Sequence[x509.GeneralName]
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     key = ec.generate_private_key(ec.SECP384R1())
-    names: list[x509.GeneralName] = []
-    for host in hosts:
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(host)))
-        except ValueError:
-            names.append(x509.DNSName(host))
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
     builder = _builder(subject, issuer.subject, key)
     for extension in (
         x509.BasicConstraints(ca=False, path_length=None),
@@ -145,6 +165,20 @@ def _make_certificate(
     ):
         builder = builder.add_extension(extension, critical=False)
     return key, builder.sign(authority, hashes.SHA384())
+
+
+def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    """Names and addresses for a certificate."""
+    names: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            try:
+                names.append(x509.DNSName(host))
+            except ValueError:
+                raise InvalidInput("host", host, "write it in ASCII, as a name or an address") from None
+    return names
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:

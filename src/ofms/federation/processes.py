@@ -91,7 +91,9 @@ class Process:
                 start_new_session=True,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
-        self._family: set[int] = {self._process.pid}
+        # With the time at which each began: a number alone may be another process's by now.
+        self._family: dict[int, str] = {}
+        self._remember()
 
     def lines(self) -> Iterator[str]:
         """What it prints, where that goes to a pipe, until it ends."""
@@ -103,6 +105,9 @@ class Process:
             if select.select([pipe], [], [], _SECONDS_BETWEEN_LOOKS)[0]:
                 *whole, rest = (rest + os.read(pipe, 65536)).split(b"\n")
                 yield from (line.decode(errors="replace") for line in whole)
+        while select.select([pipe], [], [], 0)[0] and (content := os.read(pipe, 65536)):
+            *whole, rest = (rest + content).split(b"\n")
+            yield from (line.decode(errors="replace") for line in whole)
 
     @property
     def pid(self) -> int:
@@ -113,7 +118,7 @@ class Process:
         """Whether it ended; what it started meanwhile is remembered, to be ended too."""
         if self._process.poll() is not None:
             return True
-        self._family |= descendants(self._process.pid)
+        self._remember()
         return False
 
     def last_lines(self, count: int = 3) -> str:
@@ -126,30 +131,40 @@ class Process:
 
     def stop(self) -> None:
         """End it and whatever it started: asked first, then made to."""
-        self._family |= descendants(self._process.pid)
+        self._remember()
         self._signal(signal.SIGTERM)
         until = time.monotonic() + _STOP_SECONDS
-        while self._alive() and time.monotonic() < until:
+        while (self._process.poll() is None or self._family) and time.monotonic() < until:
+            self._forget_ended()
             time.sleep(0.1)
         self.kill()
 
     def kill(self) -> None:
         """End it and whatever it started at once, as a power cut would."""
-        self._family |= descendants(self._process.pid)
+        self._remember()
         self._signal(signal.SIGKILL)
         self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _alive(self) -> bool:
-        return self._process.poll() is None or any(_is_running(pid) for pid in self._family - {self._process.pid})
+    def _remember(self) -> None:
+        """What it started so far and is still there; it may be somebody else's child by the time that it must end."""
+        if self._process.poll() is None:
+            for pid in descendants(self._process.pid):
+                if began := _began(pid):
+                    self._family[pid] = began
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        self._family = {pid: began for pid, began in self._family.items() if _began(pid) == began}
 
     def _signal(self, number: int) -> None:
-        for pid in sorted(self._family):
-            if pid == self._process.pid and self.ended:
-                continue
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        for pid, began in self._family.items():
+            if _began(pid) == began:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
 
 
 def keep_node(command: list[str], home: Path, tell: Callable[[str], None]) -> None:
@@ -189,11 +204,13 @@ def _parents() -> Iterator[tuple[int, int]]:
             yield int(fields[1]), int(stat.parent.name)
 
 
-def _is_running(pid: int) -> bool:
+def _began(pid: int) -> str | None:
+    """When a process began, None where it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
-        return False
+        return None
+    return None if fields[0] == "Z" else fields[19]
 
 
 def _die_with_parent() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+import httpx
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
@@ -12,13 +13,14 @@ from ofms.core.errors import InvalidInput
 from ofms.device.letters import Letter
 from ofms.federation.deployment import Deployment, read_roster
 from ofms.federation.keys import pem_of
-from ofms.federation.records import from_record, to_record
+from ofms.federation.records import from_record, record_size, to_record
 from ofms.federation.service import Service
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_ROSTERS = 2.0
 # A device that answers at all answers a welcome at once.
 _JOIN_SECONDS = 5.0
+_USUAL_TRAVEL = 10.0
 _SECONDS_BEFORE_AGAIN = 5.0
 
 _JOIN, _EXCHANGE = "query.join", "train.exchange"
@@ -60,6 +62,7 @@ class Sent:
     node: int
     kind: str
     letter: Letter
+    sent: float
     until: float
 
 
@@ -75,13 +78,19 @@ class Server:
         devices = service.deployment.roster.devices
         self._clients = {pem_of(device.key).strip(): client for client, device in enumerate(devices)}
         self._looked = 0.0
+        self._complaint = ""
+        self._invited: dict[int, int] = {}
 
     def run(self) -> None:
         """All exchanges that are left."""
         service, hub = self.service, self.hub
         service.tell(f"the server goes on with exchange {hub.exchange}" if hub.exchange else "the server begins")
         service.obey()
-        self._gather()
+        # From here on the deployment has a name that devices know it by.
+        service.save()
+        if not hub.finished:
+            self._gather()
+            service.save()
         while not hub.finished:
             service.obey()
             self._look()
@@ -112,32 +121,45 @@ class Server:
             self._send(client, _EXCHANGE, letter, self.config.deadline)
         self._invite()
         until = time.monotonic() + self.config.deadline
-        while (self.waiting and time.monotonic() < until + self.config.travel) or (
-            self.lost and time.monotonic() < until
-        ):
+        while self._is_worth_waiting(until):
             self._wait(_SECONDS_BETWEEN_LOOKS)
             self._send_again(until)
+            self._invite()
         self.lost = []
         service.close_exchange()
+
+    def _is_worth_waiting(self, until: float) -> bool:
+        """While answers may still come: to grants, to those that go out again, and to welcomes that just went out."""
+        now = time.monotonic()
+        if any(sent.kind == _EXCHANGE for sent in self.waiting.values()):
+            return now < until + self.config.travel
+        welcomed = [sent for sent in self.waiting.values() if sent.sent + _JOIN_SECONDS + _USUAL_TRAVEL > now]
+        return (bool(self.lost) or bool(welcomed)) and now < until
 
     def _invite(self) -> None:
         """Welcome the devices that are here, in no exchange, and have not asked for the coming one."""
         opened = self.hub.opened.grants if self.hub.opened is not None else {}
         busy = {sent.client for sent in self.waiting.values()}
         for client in sorted(self.service.nodes.keys() - busy - opened.keys() - self.hub.requests.keys()):
-            self._send(client, _JOIN, self.service.welcome(client), _JOIN_SECONDS)
+            # Once an exchange: one whose program does not run would hold up the others.
+            if self.hub.opened is None or self._invited.get(client) != self.hub.coming:
+                self._invited[client] = self.hub.coming
+                self._send(client, _JOIN, self.service.welcome(client), _JOIN_SECONDS)
 
     def _send(self, client: int, kind: str, letter: Letter, wait: float) -> None:
         node = self.service.nodes[client]
         letter = Letter(letter.kind, {**letter.values, "wait": wait}, letter.arrays)
         lifetime = wait + self.config.travel
-        message = Message(to_record(letter), node, kind, ttl=lifetime, group_id=str(self.hub.exchange))
+        content = to_record(letter)
+        self.service.count(client, down=record_size(content))
+        message = Message(content, node, kind, ttl=lifetime, group_id=str(self.hub.exchange))
+        now = time.monotonic()
         for number in self.grid.push_messages([message]):
-            self.waiting[number] = Sent(client, node, kind, letter, time.monotonic() + lifetime)
+            self.waiting[number] = Sent(client, node, kind, letter, now, now + lifetime)
 
     def _wait(self, seconds: float) -> None:
         """Take the replies that came, or let some time pass."""
-        replies = list(self.grid.pull_messages(list(self.waiting))) if self.waiting else []
+        replies = self._pull()
         for reply in replies:
             sent = self.waiting.pop(reply.metadata.reply_to_message_id, None)
             if sent is not None:
@@ -149,6 +171,26 @@ class Server:
         if not replies:
             time.sleep(seconds)
 
+    def _pull(self) -> list[Message]:
+        """The replies that came; one that Flower cannot read is its own node's trouble and nobody else's."""
+        if not self.waiting:
+            return []
+        try:
+            return list(self.grid.pull_messages(list(self.waiting)))
+        except httpx.HTTPError:
+            raise
+        except Exception:
+            replies: list[Message] = []
+            for number, sent in list(self.waiting.items()):
+                try:
+                    replies += self.grid.pull_messages([number])
+                except httpx.HTTPError:
+                    raise
+                except Exception as error:
+                    del self.waiting[number]
+                    self.service.refuse(sent.client, f"letter refused: it cannot be read ({type(error).__name__})")
+            return replies
+
     def _take(self, sent: Sent, reply: Message) -> None:
         service = self.service
         name = service.name(sent.client)
@@ -157,16 +199,27 @@ class Server:
             if sent.kind == _EXCHANGE and sent.letter.values["exchange"] == self.hub.exchange:
                 self.lost.append(replace(sent, until=time.monotonic() + _SECONDS_BEFORE_AGAIN))
             return
-        if reply.metadata.src_node_id != sent.node:
-            service.refuse(sent.client, f"letter refused: it came from node {reply.metadata.src_node_id}")
-            return
+        # Nothing that a device sends may end the run.
         try:
-            letter = from_record(reply.content)
+            self._read(sent, reply)
         except InvalidInput as error:
             service.refuse(sent.client, f"letter refused: {error}")
+        except Exception as error:
+            service.refuse(sent.client, f"letter refused: {type(error).__name__}: {error}")
+
+    def _read(self, sent: Sent, reply: Message) -> None:
+        service, asked = self.service, int(sent.letter.values["exchange"]) + (sent.kind == _EXCHANGE)
+        if service.deployment.roster.devices[sent.client].revoked:
             return
+        if reply.metadata.src_node_id != sent.node:
+            raise InvalidInput("node", reply.metadata.src_node_id, "it answers for another one")
+        service.count(sent.client, up=record_size(reply.content))
+        letter = from_record(reply.content)
         if letter.kind == "refusal":
-            service.tell(f"exchange {self.hub.exchange}: {name} did not take its letter: {letter.values['reason']}")
+            reason = str(letter.values.get("reason"))
+            service.tell(f"exchange {self.hub.exchange}: {service.name(sent.client)} did not take its letter: {reason}")
+        elif letter.kind != "nothing" and asked != self.hub.coming:
+            service.tell(f"exchange {self.hub.exchange}: {service.name(sent.client)} came too late for {asked - 1}")
         elif letter.kind != "nothing":
             service.hear(sent.client, letter)
 
@@ -202,7 +255,15 @@ class Server:
 
     def _read_revocations(self) -> None:
         devices = self.service.deployment.roster.devices
-        for client, entry in enumerate(read_roster(self.service.folder).devices[: len(devices)]):
+        try:
+            entries = read_roster(self.service.folder).devices[: len(devices)]
+        except InvalidInput as error:
+            # Somebody is at it; what was read before holds.
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                self.service.tell(f"the devices are as they were: {error}")
+            return
+        for client, entry in enumerate(entries):
             if entry.revoked and not devices[client].revoked:
-                self.service.tell(f"{self.service.name(client)} is revoked")
-                devices[client].revoked = True
+                self.service.revoke(client)
+                self.waiting = {number: sent for number, sent in self.waiting.items() if sent.client != client}

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import safetensors.torch
+from safetensors import SafetensorError
 
 from ofms.core.errors import InvalidInput
 from ofms.core.files import FolderLock, require_writable, write_whole
@@ -71,6 +72,8 @@ class Service:
             self.nodes: dict[int, int] = {}
             self.refusals: list[str] = []
             self.history = [Moment(0, self.hub.version.tolist())]
+            # Files that are known to hold what their names say; others were left by a server that was killed.
+            self._written: set[tuple[int, int]] = set()
             self._read()
         except BaseException:
             self.close()
@@ -99,24 +102,33 @@ class Service:
 
     # The exchange.
 
+    def count(self, client: int, *, down: int = 0, up: int = 0) -> None:
+        """Count the bytes of a message."""
+        self.counts[client].bytes_down += down
+        self.counts[client].bytes_up += up
+
     def welcome(self, client: int) -> Letter:
-        return self._sent(client, self.hub.welcome(client))
+        return unseal(self.hub.welcome(client))
 
     def open(self, clients: set[int]) -> dict[int, Letter]:
         """Open the coming exchange for devices that are there; their grants."""
-        return {client: self._sent(client, content) for client, content in self.hub.open(clients).items()}
+        return {client: unseal(content) for client, content in self.hub.open(clients).items()}
 
     def hear(self, client: int, letter: Letter) -> None:
         """Take a letter from a device, as far as it can be believed."""
-        counts = self.counts[client]
-        counts.bytes_up += len(seal(letter))
         try:
             for reason in self.hub.hear(client, letter):
                 self.refuse(client, reason)
         except InvalidInput as error:
             self.refuse(client, f"letter refused: {error}")
             return
-        counts.held_bytes = int(letter.values.get("held_bytes", 0))
+        self.counts[client].held_bytes = int(letter.values["held_bytes"])
+
+    def revoke(self, client: int) -> None:
+        """Have nothing to do with a device any more, the exchange under way included."""
+        self.deployment.roster.devices[client].revoked = True
+        self.hub.forget(client)
+        self.tell(f"{self.name(client)} is revoked")
 
     def close_exchange(self) -> None:
         """Close the exchange, and write down what it came to."""
@@ -131,7 +143,9 @@ class Service:
             else:
                 counts.missed += 1
         updates = sum(len(answer.updates) for answer in opened.answers.values())
-        self.hub.close()
+        for model in self.hub.close():
+            name = self.hub.fleet.catalogue.names[model]
+            self.tell(f"exchange {number}: {name} stays as it is: its updates together are not finite")
         missed = sorted(opened.grants.keys() - opened.answers.keys())
         line = f"exchange {number}: {len(opened.answers)} of {len(opened.grants)} devices, {updates} updates"
         self.tell(line + (f"; not in time: {', '.join(map(self.name, missed))}" if missed else ""))
@@ -171,24 +185,21 @@ class Service:
         else:
             raise InvalidInput("command", command.do, "use freeze, thaw or rollback")
 
-    def _sent(self, client: int, content: bytes) -> Letter:
-        self.counts[client].bytes_down += len(content)
-        return unseal(content)
-
     # What is kept.
 
     def save(self) -> None:
         """Write the checkpoint: models first, then what refers to them, then away with what nothing refers to."""
         hub = self.hub
         for model, version in enumerate(hub.version.tolist()):
-            path = self._model_path(model, version)
-            if version and not path.exists():
-                write_whole(path, safetensors.torch.save(hub.tensors[model]))
+            if version and (model, version) not in self._written:
+                write_whole(self._model_path(model, version), safetensors.torch.save(hub.tensors[model]))
+                self._written.add((model, version))
         arrays, state_values = take_apart(hub.state, "state.")
         for client, request in hub.requests.items():
             arrays |= {f"request.{client}.{name}": array for name, array in request.to_arrays().items() if array.ndim}
         values = {
             "identity": self._identity(),
+            "budgets": hub.fleet.budgets.tolist(),
             "deployment": hub.deployment,
             "exchange": hub.exchange,
             "frozen": hub.frozen,
@@ -201,6 +212,7 @@ class Service:
         write_whole(self.folder / STATE / _CHECKPOINT, seal(Letter("checkpoint", values, arrays)))
         kept = {(model, version) for moment in self.history for model, version in enumerate(moment.versions)}
         kept |= set(enumerate(hub.version.tolist()))
+        self._written &= kept
         names = {self._model_path(*each).name for each in kept}
         for path in (self.folder / STATE / "models").glob("*.safetensors"):
             if path.name not in names:
@@ -250,12 +262,18 @@ class Service:
             letter = unseal(path.read_bytes())
             values: Mapping[str, Any] = letter.values
             if values["identity"] != self._identity():
-                raise InvalidInput(
-                    "checkpoint", path, "it is of another dictionary, policy or seed; move `state` away to begin anew"
-                )
+                remedy = "it is of another dictionary, policy, horizon or seed; put that back, or move `state` away"
+                raise InvalidInput("checkpoint", path, remedy)
+            budgets = list(values["budgets"])
+            if hub.fleet.budgets.tolist()[: len(budgets)] != budgets:
+                remedy = "a device's budget is another now; put it back, or revoke the device and add it by a new name"
+                raise InvalidInput("checkpoint", path, remedy)
             hub.deployment, hub.exchange = str(values["deployment"]), int(values["exchange"])
             hub.frozen = bool(values["frozen"])
-            hub.state = put_together(hub.state, dict(letter.arrays), dict(values["state"]), "state.")
+            kept = dict(values["state"])
+            if "state.bandwidth" in kept:
+                kept["state.bandwidth"] = hub.fleet.bandwidth
+            hub.state = put_together(hub.state, dict(letter.arrays), kept, "state.")
             for client in values["requests"]:
                 arrays = letter.part(f"request.{client}") | {"exchange": np.asarray(hub.exchange)}
                 hub.requests[int(client)] = Requests.from_arrays(arrays)
@@ -265,7 +283,11 @@ class Service:
             self.refusals = list(values["refusals"])
             for model, version in enumerate(hub.version.tolist()):
                 hub.tensors[model] = self._model(model, version)
-        except (KeyError, ValueError, IndexError, OSError, msgspec.ValidationError) as error:
+            self._written = {
+                (model, version) for moment in self.history for model, version in enumerate(moment.versions) if version
+            }
+            self._written |= {(model, version) for model, version in enumerate(hub.version.tolist()) if version}
+        except (KeyError, ValueError, IndexError, OSError, msgspec.ValidationError, SafetensorError) as error:
             if isinstance(error, InvalidInput) and error.field == "checkpoint":
                 raise
             raise InvalidInput(
@@ -275,7 +297,8 @@ class Service:
     def _identity(self) -> list[Any]:
         """What may not change while a deployment goes on."""
         config, hub = self.deployment.config, self.hub
-        return [hub.fleet.catalogue.revision, config.policy, msgspec.to_builtins(config.settings), config.seed]
+        settings = msgspec.to_builtins(config.settings)
+        return [hub.fleet.catalogue.revision, config.policy, settings, config.seed, config.rounds, config.interval]
 
     def _model(self, model: int, version: int) -> dict[str, Any]:
         if version == 0:

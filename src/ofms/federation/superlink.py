@@ -28,6 +28,7 @@ from ofms.federation.events import tell
 
 _FOR_ALL = ("/v1/fleet/", "/health")
 _QUIET_SECONDS = 60.0
+_MOST_TOLD = 10_000
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -41,6 +42,8 @@ def turned_away(who: str, why: str) -> None:
     """Write down who was not let in; the same one again only after a while."""
     line = f"{who} was turned away: {why}"
     now = time.monotonic()
+    if len(_told) > _MOST_TOLD:
+        _told.clear()
     if now - _told.get(line, -_QUIET_SECONDS) >= _QUIET_SECONDS:
         _told[line] = now
         if events := os.environ.get("OFMS_EVENTS"):
@@ -59,8 +62,8 @@ class Gate:
             return
         path, client = str(scope["path"]), scope.get("client")
         who = client[0] if client else "somebody"
-        if not allowed(path, client):
-            turned_away(who, f"{path} is for this machine alone")
+        if not allowed(path, client, scope.get("server")):
+            turned_away(who, "it asked for what is for this machine alone")
             await PlainTextResponse("only from the server's own machine", status_code=403)(scope, receive, send)
             return
 
@@ -72,7 +75,7 @@ class Gate:
         await self.app(scope, receive, watched)
 
 
-def allowed(path: str, client: tuple[str, int] | None) -> bool:
+def allowed(path: str, client: tuple[str, int] | None, server: tuple[str, int | None] | None = None) -> bool:
     """Whether a path is for whom asks.
 
     >>> allowed("/v1/fleet/pull", ("10.0.0.7", 1)), allowed("/v1/control/run", ("10.0.0.7", 1))
@@ -81,11 +84,15 @@ def allowed(path: str, client: tuple[str, int] | None) -> bool:
     (True, True)
     >>> allowed("/v1/fleet/../control/run", ("10.0.0.7", 1))
     False
+    >>> allowed("/v1/control/run", ("10.0.0.7", 1), ("10.0.0.7", 9092))
+    True
     """
     if path.startswith(_FOR_ALL) and ".." not in path:
         return True
     if client is None:
         return False
+    if server is not None and client[0] == server[0]:
+        return True  # From the very address that it listens on.
     address = ipaddress.ip_address(client[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)

@@ -58,14 +58,18 @@ class Supervisor:
         self._asked = 0.0
 
     def __enter__(self) -> Self:
+        log = self._home / "superlink.log"
+        host = "127.0.0.1" if self.listen in ("0.0.0.0", "::") else self.listen
         try:
             command = superlink_command(self.folder, self.listen, self.port)
-            log = self._home / "superlink.log"
             self._superlink = Process(command, self._home, log, OFMS_EVENTS=str(self.folder / EVENTS), **_QUIET)
-            _wait_for_answer(self._superlink, self.port, self.folder / AUTHORITY)
-            self._control = Control(self.port, self.folder / AUTHORITY)
+            _wait_for_answer(self._superlink, host, self.port, self.folder / AUTHORITY)
+            self._control = Control(host, self.port, self.folder / AUTHORITY)
             self._let_in()
             self._run = self._control.start(self.folder)
+        except httpx.HTTPError as error:
+            self._stop()
+            raise ProcessEnded(f"the SuperLink does not do what it is asked: {error}; see {log}") from None
         except BaseException:
             self._stop()
             raise
@@ -129,15 +133,19 @@ class Supervisor:
         """Register the devices' keys; those that were revoked go."""
         if self._control is None:
             return
-        devices = read_roster(self.folder).devices
+        try:
+            devices = read_roster(self.folder).devices
+        except InvalidInput:
+            return  # Somebody is at it; the server app says so.
         wanted = {pem_of(device.key).strip(): device for device in devices}
         if self._registered == {key for key, device in wanted.items() if not device.revoked}:
             return
         there = self._control.nodes()
+        for key, node in there.items():
+            if key not in wanted or wanted[key].revoked:
+                self._control.unregister(node)
         for key, device in wanted.items():
-            if device.revoked and key in there:
-                self._control.unregister(there[key])
-            elif not device.revoked and key not in there:
+            if not device.revoked and key not in there:
                 self._control.register(key + b"\n", device.name)
         self._registered = {key for key, device in wanted.items() if not device.revoked}
 
@@ -170,7 +178,7 @@ class Supervisor:
         self._lock.close()
 
 
-def _wait_for_answer(process: Process, port: int, authority: Path) -> None:
+def _wait_for_answer(process: Process, host: str, port: int, authority: Path) -> None:
     """Wait until a SuperLink answers."""
     until = time.monotonic() + _START_SECONDS
     with httpx.Client(verify=ssl.create_default_context(cafile=str(authority))) as client:
@@ -178,7 +186,7 @@ def _wait_for_answer(process: Process, port: int, authority: Path) -> None:
             if process.ended:
                 break
             with contextlib.suppress(httpx.HTTPError):
-                if client.get(f"https://127.0.0.1:{port}/health").status_code < 500:
+                if client.get(f"https://{host}:{port}/health").status_code < 500:
                     return
             time.sleep(0.1)
-    raise ProcessEnded(f"the SuperLink does not answer on port {port}; {process.log}:\n{process.last_lines()}")
+    raise ProcessEnded(f"the SuperLink does not answer at {host}:{port}; {process.log}:\n{process.last_lines()}")

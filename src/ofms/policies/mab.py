@@ -93,4 +93,5 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         local=None,
         loss_bound=settings.loss_bound,
         expected_vote=lambda client, server: np.tile(server.pmf, (client.client.size, 1)),
+        reports_losses=True,
     )

@@ -137,6 +137,8 @@ class Policy:
         [N] upper bound on each client's expected cumulative regret, or None.
     not_covered
         Why there is no bound.
+    reports_losses
+        Whether clients report losses, from which the server learns.
     """
 
     name: str
@@ -147,6 +149,7 @@ class Policy:
     expected_vote: Callable[[Any, Any], Floats]
     bound: Floats | None = None
     not_covered: str = "no theorem bounds its clients' regret"
+    reports_losses: bool = False
 
 
 def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
