@@ -37,8 +37,9 @@ bench: $(STAMP)  ## what it costs, as ratios; with nothing else running
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/checkpoint.py
-	$(BIN)/python benchmarks/device.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/deployment_memory.py
+	$(BIN)/python benchmarks/device.py
 
 clean:  ## remove .venv and what tools left behind
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -21,7 +21,8 @@ from ofms.federation.hub import Hub
 from ofms.models.zoo import build_module
 
 LEAST_RATIO = 0.8
-TURNS, PREDICTIONS = 9, 200
+# Short turns, one after the other: what else the machine does then falls on both.
+TURNS, PREDICTIONS = 120, 20
 
 
 def main() -> int:

@@ -1,14 +1,15 @@
 """A device: it predicts at once with what it holds, learns when labels come, and keeps itself on disk.
 
 The store is a folder that one process writes: a snapshot of everything as it was after the last letter, and a journal
-of the predictions and labels since; together they are the device. Letters from the server (welcome, grant) come through
-the store's inbox and go through its outbox, where something else carries them; or a program of one's own passes them to
-`receive` and takes them from `collect`.
+of the predictions and labels since, which is a few milliseconds behind; together they are the device. Letters from the
+server (welcome, grant) come through the store's inbox and go through its outbox, where something else carries them; or
+a program of one's own passes them to `receive` and takes them from `collect`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -31,6 +32,7 @@ from ofms.core.errors import InvalidInput, NotReady
 from ofms.core.messages import Grants, Plan
 from ofms.core.schedule import past_window
 from ofms.core.typing import AnyArray, Floats
+from ofms.device.entries import Entry, Labelled, Predicted
 from ofms.device.letters import Letter, message_arrays, seal, unseal
 from ofms.device.mailbox import Mailbox
 from ofms.device.memory import Memory, Waiting
@@ -184,7 +186,8 @@ class Device:
         """Answer at once with the models at hand."""
         # A copy: the caller may fill its array anew before the label comes.
         x = np.array(x, dtype=np.float32, ndmin=1)
-        if not np.isfinite(x).all():
+        # The sum tells it at once, but for sums that overflow.
+        if not math.isfinite(x.sum()) and not np.isfinite(x).all():
             raise InvalidInput("input", "not finite", "give finite numbers; nothing can be learnt from others")
         with self._guard:
             setting, memory = self._require_ready(), self._memory
@@ -194,7 +197,7 @@ class Device:
             outputs = {model: self._output(setting, model, x) for model in self._voting[1]}
             value = _answer(outputs, plan.vote[0], setting.task)
             number, since = memory.next_id, time.time()
-            self._append({"kind": "predict", "id": number, "shape": x.shape, "since": since}, x.tobytes())
+            self._append(Predicted(number, since, x))
             memory.next_id += 1
             self._wait_for(number, Waiting(x, memory.exchange, since))
             self._shorten_journal()
@@ -210,7 +213,7 @@ class Device:
             # Refused before it is written down: what is in the journal must be learnt from when it is read again.
             label = self._label(setting, waiting, y)
             losses = self._losses(setting, waiting, label)
-            self._append({"kind": "feedback", "id": int(id), "y": label}, b"")
+            self._append(Labelled(int(id), label))
             self._learn(int(id), label, losses)
             self._shorten_journal()
             if self.wants_exchange:
@@ -540,10 +543,10 @@ class Device:
 
     # The store.
 
-    def _append(self, values: dict[str, Any], content: bytes) -> None:
-        self._write_what_is_unwritten()
-        head = msgspec.json.encode(values)
-        self._journal_size = self._store.append(len(head).to_bytes(4, "little") + head + content)
+    def _append(self, entry: Entry) -> None:
+        if self._unwritten:
+            self._write_what_is_unwritten()
+        self._journal_size = self._store.append(entry)
 
     def _shorten_journal(self) -> None:
         if self._journal_size > _MOST_JOURNAL_BYTES:
@@ -576,20 +579,17 @@ class Device:
             if isinstance(error, InvalidInput) and error.field == "budget":
                 raise
             raise InvalidInput("store", self.store, f"it is damaged ({error}); remove it to join anew") from None
-        for record in self._store.records():
-            self._replay(record)
+        for entry in self._store.entries():
+            self._replay(entry)
 
-    def _replay(self, record: bytes) -> None:
-        size = int.from_bytes(record[:4], "little")
-        values = msgspec.json.decode(record[4 : 4 + size], type=dict[str, Any])
+    def _replay(self, entry: Entry) -> None:
         memory = self._memory
-        if values["kind"] == "predict":
-            x = np.frombuffer(record[4 + size :], dtype=np.float32).reshape(values["shape"]).copy()
-            memory.next_id = int(values["id"]) + 1
-            self._wait_for(int(values["id"]), Waiting(x, memory.exchange, float(values["since"])))
-        elif int(values["id"]) in memory.waiting:
-            number, label = int(values["id"]), values["y"]
-            self._learn(number, label, self._losses(self._require_ready(), memory.waiting[number], label))
+        if isinstance(entry, Predicted):
+            memory.next_id = entry.id + 1
+            self._wait_for(entry.id, Waiting(entry.x, memory.exchange, entry.since))
+        elif entry.id in memory.waiting:
+            losses = self._losses(self._require_ready(), memory.waiting[entry.id], entry.y)
+            self._learn(entry.id, entry.y, losses)
 
 
 def _answer(outputs: dict[int, AnyArray], vote: Floats, task: str) -> float | int:

@@ -14,7 +14,7 @@ from ofms.core.typing import AnyArray, Floats
 from ofms.device.letters import Letter
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Waiting:
     """An input that waits for its label: when it came, in which exchange, and outputs of models that have gone."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 
 import safetensors.torch
@@ -10,7 +10,8 @@ import safetensors.torch
 from ofms.compute.local import Tensors
 from ofms.core.errors import InvalidInput
 from ofms.core.files import FolderLock, require_writable, write_whole
-from ofms.device.journal import Journal, read_records
+from ofms.device.entries import Entry
+from ofms.device.journal import FLUSH_SECONDS, Journal, read_entries
 from ofms.device.letters import Letter, seal, unseal
 
 _SNAPSHOT, _MODELS = "snapshot.safetensors", "models"
@@ -25,8 +26,15 @@ class Store:
         self._lock = FolderLock(folder)
         self._number = 0
         self._journal: Journal | None = None
+        self._failure: OSError | None = None
+        self._waiting, self._closed = threading.Event(), threading.Event()
+        self._writer = threading.Thread(target=self._write, name=f"journal of {folder}", daemon=True)
+        self._writer.start()
 
     def close(self) -> None:
+        self._closed.set()
+        self._waiting.set()
+        self._writer.join()
         self._close_journal()
         self._lock.close()
 
@@ -54,23 +62,40 @@ class Store:
             if path.name not in wanted:
                 path.unlink()
 
-    def records(self) -> Iterator[bytes]:
+    def entries(self) -> list[Entry]:
         """What the journal has since the snapshot; from then on it is written to."""
         self._journal = Journal(self._journal_path)
-        yield from read_records(self._journal_path)
+        return read_entries(self._journal_path)
 
-    def append(self, record: bytes) -> int:
-        """Write a record to the journal; its size so far."""
-        if self._journal is None:
+    def append(self, entry: Entry) -> int:
+        """Take an entry for the journal, which is written shortly after; the journal's size so far."""
+        journal = self._journal
+        if journal is None:
             raise InvalidInput("store", self.folder, "it was closed; open the device again")
-        self._journal.append(record)
-        return self._journal.size
+        if self._failure is not None:
+            # What waits is still there: it is written now, or this one is not taken.
+            journal.flush()
+            self._failure = None
+        if journal.append(entry):
+            self._waiting.set()
+        return journal.size
 
     def keep_model(self, model: int, version: int, tensors: Tensors) -> None:
         write_whole(self._model_path(model, version), safetensors.torch.save(tensors))
 
     def model(self, model: int, version: int) -> Tensors:
         return safetensors.torch.load(self._model_path(model, version).read_bytes())
+
+    def _write(self) -> None:
+        """Write the journal shortly after its first record that waits, until the store is closed."""
+        while self._waiting.wait() and not self._closed.wait(FLUSH_SECONDS):
+            self._waiting.clear()
+            journal = self._journal
+            try:
+                if journal is not None:
+                    journal.flush()
+            except OSError as error:
+                self._failure = error
 
     def _close_journal(self) -> None:
         """Its descriptor may be another file's the next moment: nothing is written to it any more."""

@@ -144,6 +144,10 @@ class Process:
         self._remember()
         self._signal(signal.SIGKILL)
         self._process.wait()
+        until = time.monotonic() + _STOP_SECONDS
+        while self._family and time.monotonic() < until:
+            time.sleep(0.01)
+            self._forget_ended()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
