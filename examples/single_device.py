@@ -66,7 +66,7 @@ def main() -> None:
             y = 0.8 * x[0] + 0.2 * x[1]  # Later, or never, the label comes.
             device.feedback(answer.id, y)
             errors.append((answer.value - y) ** 2)
-        print(f"memory: {device.held_bytes} of {device.budget} bytes; {hub.exchange} exchanges")
+        print(f"memory: {device.held_bytes} of {device.budget} bytes; {device.exchange + 1} exchanges")
     first, last = np.mean(errors[:100]), np.mean(errors[-100:])
     print(f"squared error of the first hundred predictions {first:.5f}, of the last hundred {last:.5f}")
 
