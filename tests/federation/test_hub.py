@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -338,3 +339,17 @@ def test_a_model_that_would_stop_being_finite_stays_as_it_is(bench: Bench) -> No
     assert bench.hub.close() == [model]
     assert bench.parameters()[model] == before[model]
     assert bench.parameters() != before, "the others count"
+
+
+@pytest.mark.parametrize("field", ["uploads", "held"])
+def test_an_update_that_was_not_asked_for_does_not_count(field: str, bench: Bench) -> None:
+    letters = bench.grant()
+    before = bench.parameters()
+    assert bench.hub.opened is not None
+    own = bench.hub.opened.grants[1]
+    bench.hub.opened.grants[1] = replace(own, **{field: np.zeros_like(getattr(own, field))})
+    refused = bench.hub.hear(1, letters[1])
+    assert refused
+    assert all("was not to upload it" in line for line in refused)
+    bench.hub.close()
+    assert bench.parameters() == before
