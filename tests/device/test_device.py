@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import ofms
 import ofms.device.device as device_module
 from ofms.core.schedule import Schedule
-from ofms.data.stream import Stream
 from ofms.device.device import Device
 from ofms.device.entries import Labelled
 from ofms.device.journal import Journal, read_entries
@@ -28,27 +26,9 @@ from ofms.models.zoo import build_module
 from ofms.policies import MODULES
 from ofms.policies.protocol import Fleet
 from ofms.simulator.loopback import LoopbackSimulation
-from tests.problems import policy_of, regression_problem
+from tests.devices import ROUNDS, budgets_for, open_devices, problem
+from tests.problems import policy_of
 from tests.simulator.test_agreement import SETTINGS
-
-CLIENTS, ROUNDS = 3, 12
-
-
-def problem() -> tuple[Dictionary, Stream]:
-    """The regression problem, with architectures that a device can build."""
-    _, stream = regression_problem(CLIENTS, ROUNDS)
-    architectures = {
-        f"net{index}": ("mlp", {"inputs": 3, "hidden": hidden, "outputs": 1})
-        for index, hidden in enumerate([[8, 8], [5]] * 3)
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        modules = {name: build_module(*each) for name, each in architectures.items()}
-    return Dictionary.from_modules(modules, task="regression", architectures=architectures), stream
-
-
-def budgets_for(dictionary: Dictionary) -> np.ndarray:
-    return np.array([(2 + client % 3) for client in range(CLIENTS)]) * int(dictionary.catalogue().storage.max())
 
 
 def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: Any) -> Hub:
@@ -63,13 +43,6 @@ def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: 
         settings=SETTINGS[policy] | settings,
         seed=5,
     )
-
-
-def open_devices(folder: Path, dictionary: Dictionary) -> list[Device]:
-    return [
-        Device(folder / str(client), budget=int(budget), mail=False)
-        for client, budget in enumerate(budgets_for(dictionary))
-    ]
 
 
 @pytest.mark.parametrize("reopened", [False, True], ids=["kept open", "reopened"])
@@ -96,7 +69,7 @@ def test_devices_do_what_the_simulator_does(policy: str, interval: int, reopened
                 device.close()
             devices = open_devices(tmp_path, dictionary)
         for client, device in enumerate(devices):
-            assert sorted(device._held) == np.flatnonzero(expected.plan.held[client]).tolist()
+            assert device.holding == np.flatnonzero(expected.plan.held[client]).tolist()
             assert device.held_bytes <= device.budget
             for place, step in enumerate(range(*expected.span)):
                 answer = device.predict(stream.x[client, step])
@@ -180,11 +153,10 @@ def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
 def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_path: Path) -> None:
     x = np.array([0.3, -0.2, 0.9])
     answer = device.predict(x)
-    held = dict(device._held)
-    expected = {
-        model: float(device._setting.networks.outputs(model, tensors, torch.tensor(x, dtype=torch.float32)[None])[0, 0])
-        for model, tensors in held.items()
-    }
+    shelf = device._shelf
+    assert shelf is not None
+    held = device.holding
+    expected = {model: float(shelf.outputs(model, np.float32(x)[None])[0, 0]) for model in held}
     letter = device.collect(now=True)
     assert letter is not None
     wanted = np.zeros((1, 6), dtype=np.bool_)
@@ -196,8 +168,8 @@ def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_
         arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in hub.tensors[model].items()}
     values = {"exchange": 1, "groups": 1, "revision": hub.fleet.catalogue.revision, "deployment": hub.deployment}
     device.receive(seal(Letter("grant", values, arrays)))
-    assert sorted(device._held) == others
-    networks = device._setting.networks.networks
+    assert device.holding == others
+    networks = shelf.setting.networks.networks
     real = [model for model in range(6) if not any(each.is_meta for each in networks[model].parameters())]
     assert real == others, "what is not held takes no memory"
     kept = {model: float(output[0]) for model, output in device._memory.waiting[answer.id].outputs.items()}
@@ -225,7 +197,7 @@ def test_what_waits_is_bounded_and_what_falls_out_is_counted(device: Device) -> 
 
 def test_letters_that_make_no_sense_change_nothing(device: Device) -> None:
     hub: Hub = device.hub  # type: ignore[attr-defined]
-    held, exchange = sorted(device._held), device.exchange
+    held, exchange = device.holding, device.exchange
     revision = hub.fleet.catalogue.revision
     everything = grant_arrays(np.ones((1, 6), np.bool_))
     device.collect(now=True)
@@ -248,9 +220,33 @@ def test_letters_that_make_no_sense_change_nothing(device: Device) -> None:
     ):
         with pytest.raises(ofms.InvalidInput, match=message):
             device.receive(content)
-        assert (sorted(device._held), device.exchange) == (held, exchange)
+        assert (device.holding, device.exchange) == (held, exchange)
     assert device.in_transit == 0
     device.close()
+
+
+def test_inputs_have_one_shape(tmp_path: Path) -> None:
+    """A network that pools takes images that are a row larger; a batch of both cannot be learnt from."""
+    options = {"image": [1, 8, 8], "blocks": [[3]], "dense": 4, "classes": 3}
+    architectures = {f"net{index}": ("vgg", options) for index in range(4)}
+    modules = {name: build_module(*each) for name, each in architectures.items()}
+    dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
+    budget = 2 * int(dictionary.catalogue().storage.max())
+    hub = Hub(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
+    store = tmp_path / "store"
+    with Device(store, budget=budget, mail=False) as device:
+        device.receive(hub.welcome(0))
+        device.receive(hub.run_exchange({0: device.collect() or b""})[0])
+        first = device.predict(np.zeros((1, 8, 8)))
+        with pytest.raises(ofms.InvalidInput, match=r"input = \[1, 9, 9\]: earlier ones were \[1, 8, 8\]"):
+            device.predict(np.zeros((1, 9, 9)))
+        assert device.waiting == [first.id]
+    for _ in range(2):
+        with Device(store, budget=budget, mail=False) as again:
+            with pytest.raises(ofms.InvalidInput, match="give that shape"):
+                again.predict(np.zeros((1, 9, 9)))
+            # The journal the first time, a snapshot the second.
+            again.collect(now=True)
 
 
 def test_two_processes_do_not_share_a_store(device: Device, tmp_path: Path) -> None:

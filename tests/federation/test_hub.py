@@ -17,7 +17,7 @@ from ofms.device.letters import Letter, seal, unseal
 from ofms.federation.hub import Hub
 from ofms.policies.protocol import Fleet
 from ofms.simulator.loopback import LoopbackSimulation
-from tests.device.test_device import budgets_for, open_devices, problem
+from tests.devices import budgets_for, open_devices, problem
 from tests.problems import policy_of
 
 INTERVAL, ROUNDS, SEED = 2, 12, 5
@@ -290,7 +290,10 @@ def test_a_server_that_went_back_in_time_is_followed(bench: Bench) -> None:
     values = unseal(old).values | {"exchange": 1}
     device.receive(seal(Letter("welcome", values)))
     assert (device.exchange, device.dropped) == (0, 1)
-    assert unseal(device.collect() or b"").values["exchange"] == 1
+    request = unseal(device.collect() or b"")
+    assert request.values["exchange"] == 1
+    assert (request.part("request")["holding"] == -1).all(), "its versions are not those of the same numbers"
+    assert device.holding
     assert device.predict(bench.stream.x[0, 0]).id == 2 * INTERVAL + 1
 
 

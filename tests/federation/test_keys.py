@@ -16,7 +16,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from ofms.cli import _main
 from ofms.federation.keys import make_deployment, pem_of
 from ofms.federation.superlink import allowed
-from tests.device.test_device import problem
+from tests.devices import problem
 from tests.federation.test_service import make_fleet
 
 

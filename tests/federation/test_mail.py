@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ofms.compute.local import LocalNetworks
 from ofms.device.device import Device
 from ofms.device.letters import unseal
 from ofms.device.mailbox import Mailbox
 from ofms.federation.hub import Hub
-from tests.device.test_device import problem
+from tests.devices import problem
 
 ROUNDS, INTERVAL = 8, 2
 
@@ -110,8 +111,7 @@ def test_predictions_go_on_while_a_device_fine_tunes(tmp_path: Path, monkeypatch
         hub.hear(0, unseal(mailbox.answer(0) or b""))
         mailbox.deliver(hub.open()[0])
         assert device.wait_ready(20)
-        assert device._setting is not None
-        trainees, own = device._setting.trainees, type(device._setting.trainees).update
+        own = LocalNetworks.update
         during: list[int] = []
 
         def slow(*arguments: object) -> object:
@@ -120,7 +120,7 @@ def test_predictions_go_on_while_a_device_fine_tunes(tmp_path: Path, monkeypatch
                 time.sleep(0.01)
             return own(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(type(trainees), "update", slow)
+        monkeypatch.setattr(LocalNetworks, "update", slow)
         for step in range(INTERVAL):
             device.feedback(device.predict(x[step]).id, float(y[step]))
         while mailbox.answer(1) is None:

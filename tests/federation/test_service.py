@@ -19,7 +19,7 @@ from ofms.federation.keys import add_device, make_deployment, revoke_device
 from ofms.federation.service import Command, Service, give_command
 from ofms.federation.status import read_status, status_text
 from ofms.models.dictionary import Dictionary
-from tests.device.test_device import CLIENTS, budgets_for, open_devices, problem
+from tests.devices import CLIENTS, budgets_for, open_devices, problem
 
 SETTINGS = {"learning_rate": 0.5, "fine_tuning_rate": 0.05, "loss_bound": "raw"}
 
@@ -161,9 +161,10 @@ def test_freeze_and_rollback(tmp_path: Path, fleet: Fleet) -> None:
     fleet.exchange(service)
     assert parameters(service) == seen[3], "frozen"
     for device in fleet.devices:
+        assert device._shelf is not None
         for model in device.holding:
             assert device._memory.versions[model] == versions[model]
-            for name, tensor in device._held[model].items():
+            for name, tensor in device._shelf.tensors[model].items():
                 assert tensor.flatten().tolist() == seen[3][model][name], "devices got what was rolled back to"
     give_command(folder, Command("rollback", 0))
     service.obey()

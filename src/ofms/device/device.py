@@ -12,9 +12,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,8 +37,9 @@ from ofms.device.mailbox import Mailbox
 from ofms.device.memory import Memory, Waiting
 from ofms.device.postman import Postman
 from ofms.device.setting import Setting, read_setting
+from ofms.device.shelf import Sample, Shelf
 from ofms.device.store import Store
-from ofms.policies.protocol import Adapted, tuning_window_of
+from ofms.policies.protocol import Adapted
 
 _MOST_JOURNAL_BYTES = 64 * 2**20
 _BATCH = 256
@@ -87,9 +87,8 @@ class Device:
         self._desk = threading.RLock()
         self._guard = threading.RLock()
         self._changed = threading.Condition(self._guard)
-        self._setting: Setting | None = None
+        self._shelf: Shelf | None = None
         self._memory = Memory()
-        self._held: dict[int, Tensors] = {}
         self._voting: tuple[int, list[int]] | None = None
         # What is in memory and could not be written; nothing goes on before it is.
         self._unwritten = False
@@ -127,7 +126,7 @@ class Device:
     def held_bytes(self) -> int:
         """What the models take that it holds."""
         with self._guard:
-            return self._bytes_of(self._held)
+            return 0 if self._shelf is None else self._shelf.bytes_of(self._shelf)
 
     @property
     def in_transit(self) -> int:
@@ -142,7 +141,7 @@ class Device:
     @property
     def holding(self) -> list[int]:
         """The models that it holds."""
-        return sorted(self._held)
+        return [] if self._shelf is None else sorted(self._shelf)
 
     @property
     def voting(self) -> list[int]:
@@ -169,8 +168,8 @@ class Device:
     @property
     def wants_exchange(self) -> bool:
         """Whether as many labels came as the exchange has samples, so that there is something to report."""
-        setting, memory = self._setting, self._memory
-        return setting is not None and memory.open and memory.labelled >= setting.samples_in(memory.exchange)
+        shelf, memory = self._shelf, self._memory
+        return shelf is not None and memory.open and memory.labelled >= shelf.setting.samples_in(memory.exchange)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait for the first grant; whether it came."""
@@ -190,15 +189,21 @@ class Device:
         if not math.isfinite(x.sum()) and not np.isfinite(x).all():
             raise InvalidInput("input", "not finite", "give finite numbers; nothing can be learnt from others")
         with self._guard:
-            setting, memory = self._require_ready(), self._memory
+            shelf, memory = self._require_ready(), self._memory
             plan = memory.plans[memory.exchange]
             if self._voting is None or self._voting[0] != memory.exchange:
                 self._voting = (memory.exchange, np.flatnonzero(plan.vote[0]).tolist())
-            outputs = {model: self._output(setting, model, x) for model in self._voting[1]}
-            value = _answer(outputs, plan.vote[0], setting.task)
+            if memory.shape is not None and x.shape != memory.shape:
+                # A convolution may take it, but samples of several shapes make no batch to learn from.
+                raise InvalidInput(
+                    "input", list(x.shape), f"earlier ones were {list(memory.shape)}; give the same shape"
+                )
+            past = self._past(shelf.setting)
+            outputs = {model: shelf.outputs(model, x[None], past)[0] for model in self._voting[1]}
+            value = _answer(outputs, plan.vote[0], shelf.setting.task)
             number, since = memory.next_id, time.time()
             self._append(Predicted(number, since, x))
-            memory.next_id += 1
+            memory.next_id, memory.shape = number + 1, x.shape
             self._wait_for(number, Waiting(x, memory.exchange, since))
             self._shorten_journal()
             return Prediction(number, value)
@@ -206,13 +211,13 @@ class Device:
     def feedback(self, id: int, y: float | int) -> bool:
         """Learn from a label; False where its input is not waiting (any more)."""
         with self._guard:
-            setting = self._require_ready()
+            shelf = self._require_ready()
             waiting = self._memory.waiting.get(id)
             if waiting is None:
                 return False
             # Refused before it is written down: what is in the journal must be learnt from when it is read again.
-            label = self._label(setting, waiting, y)
-            losses = self._losses(setting, waiting, label)
+            label = self._label(shelf, waiting, y)
+            losses = self._losses(shelf, waiting, label)
             self._append(Labelled(int(id), label))
             self._learn(int(id), label, losses)
             self._shorten_journal()
@@ -247,9 +252,9 @@ class Device:
         None where there is none yet; `now` ends an exchange before all of its labels came.
         """
         with self._desk:
-            setting = self._setting
-            if setting is not None and self._memory.open and (now or self.wants_exchange):
-                self._report(setting)
+            shelf = self._shelf
+            if shelf is not None and self._memory.open and (now or self.wants_exchange):
+                self._report(shelf)
             return self._memory.letter
 
     def letter(self) -> tuple[int, bytes] | None:
@@ -262,22 +267,22 @@ class Device:
 
     def _welcome(self, letter: Letter, content: bytes) -> None:
         setting, exchange = read_setting(letter, self.budget), int(letter.values["exchange"])
-        known, memory = self._setting, self._memory
-        if known is None or (known.deployment, known.client) != (setting.deployment, setting.client):
+        shelf, memory = self._shelf, self._memory
+        if shelf is None or shelf.setting.member != setting.member:
             with self._guard:
                 self._join(setting, exchange)
                 self._memory.welcome = content
                 self._snapshot()
         elif exchange != memory.letter_exchange:
             with self._guard:
-                self._rejoin(setting, exchange)
+                self._rejoin(Shelf(setting, shelf.tensors), exchange)
                 memory.welcome = content
                 self._snapshot()
 
     def _join(self, setting: Setting, exchange: int) -> None:
         """Begin anew in a fleet."""
         before = self._memory
-        self._setting, self._held, self._voting = setting, {}, None
+        self._shelf, self._voting = Shelf(setting), None
         self._memory = Memory(
             state=setting.join(),
             losses=np.zeros(len(setting.fleet.catalogue)),
@@ -286,30 +291,28 @@ class Device:
         )
         self._request(setting, exchange, {}, {})
 
-    def _rejoin(self, setting: Setting, exchange: int) -> None:
+    def _rejoin(self, shelf: Shelf, exchange: int) -> None:
         """Ask for an exchange after having missed some; what was learnt stays."""
-        memory = self._memory
-        self._setting = setting
-        for model, tensors in self._held.items():
-            self._hold(setting, model, tensors)
+        self._shelf, memory, setting = shelf, self._memory, shelf.setting
         if memory.open and memory.labelled:
             plan = memory.plans[memory.exchange]
             memory.state, _ = setting.policy.client.learn(memory.state, plan, self._observed(plan))
         memory.open = False
-        if memory.exchange >= exchange:
-            # The server went back in time: the number of what is held must come before the one that it opens.
+        went_back = memory.exchange >= exchange
+        if went_back:
+            # The number of what is held must come before the one that the server opens.
             memory.dropped += len(memory.waiting)
             memory.waiting.clear()
             memory.plans = {exchange - 1: memory.plans[memory.exchange]}
             memory.exchange = exchange - 1
             self._voting = None
-        self._request(setting, exchange, {}, {})
+        self._request(setting, exchange, {}, {}, anew=went_back)
 
     def _grant(self, letter: Letter) -> None:
-        setting, memory = self._setting, self._memory
-        if setting is None:
+        shelf, memory = self._shelf, self._memory
+        if shelf is None:
             raise InvalidInput("letter", "grant", "a welcome must come first")
-        catalogue = setting.fleet.catalogue
+        setting, catalogue = shelf.setting, shelf.setting.fleet.catalogue
         if (letter.values["deployment"], letter.values["revision"]) != (setting.deployment, catalogue.revision):
             raise InvalidInput("letter", letter.values["revision"], "it is for another dictionary; ask for a welcome")
         exchange = int(letter.values["exchange"])
@@ -321,10 +324,10 @@ class Device:
         arrays |= {"exchange": np.asarray(exchange), "groups": np.asarray(int(letter.values["groups"]))}
         grants = Grants.from_arrays(arrays)
         held = {int(model) for model in np.flatnonzero(grants.held[0])}
-        needed = self._bytes_of(held)
+        needed = shelf.bytes_of(held)
         if needed > self.budget:
             raise InvalidInput("letter", f"{needed} bytes", f"the grant does not fit the budget of {self.budget} bytes")
-        sent = {model: self._tensors(setting, model, each) for model, each in by_model(letter.part("model")).items()}
+        sent = {model: shelf.read(model, arrays) for model, arrays in letter.by_model("model").items()}
         versions = {model: int(grants.version[model]) for model in held}
         for model in held:
             if model not in sent and memory.versions.get(model) != versions[model]:
@@ -333,13 +336,12 @@ class Device:
         for model in held & sent.keys():
             self._store.keep_model(model, versions[model], sent[model])
         with self._guard:
-            self._keep_outputs(setting, {model for model in self._held if model not in held or model in sent})
+            self._keep_outputs(shelf, {model for model in shelf if model not in held or model in sent})
             memory.state, plan = setting.policy.client.plan(memory.state, grants)
-            for model in self._held.keys() - held:
-                del self._held[model]
-                setting.networks.networks[model].to("meta")
+            for model in set(shelf) - held:
+                shelf.remove(model)
             for model in held & sent.keys():
-                self._hold(setting, model, sent[model])
+                shelf.put(model, sent[model])
             memory.versions = versions
             memory.exchange, memory.open, memory.letter = exchange, True, None
             memory.plans[exchange] = plan
@@ -347,34 +349,15 @@ class Device:
             memory.forget_plans()
             self._snapshot()
 
-    def _tensors(self, setting: Setting, model: int, arrays: dict[str, AnyArray]) -> Tensors:
-        """A model's tensors from a letter, or a refusal where they are not that model's."""
-        if not 0 <= model < len(setting.fleet.catalogue):
-            raise InvalidInput("letter", f"model {model}", "there is no such model in the dictionary")
-        expected = setting.trainees.networks[model].state_dict()
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-        for name, tensor in expected.items():
-            optional = name.endswith("num_batches_tracked")
-            if not optional and (name not in tensors or tensors[name].shape != tensor.shape):
-                raise InvalidInput("letter", f"model {model}", f"{name} is missing or of another shape")
-        return tensors
-
-    def _hold(self, setting: Setting, model: int, tensors: Tensors) -> None:
-        """Keep a model's tensors, and let its network use them in place, so that predictions cost what it does."""
-        self._held[model] = tensors
-        network = setting.networks.networks[model]
-        network.load_state_dict(tensors, strict=False, assign=True)
-        network.requires_grad_(False)
-
-    def _report(self, setting: Setting) -> None:
+    def _report(self, shelf: Shelf) -> None:
         """End the exchange: fine-tune while predictions go on, then learn, report and ask for the next one."""
-        memory = self._memory
+        memory, setting = self._memory, shelf.setting
         with self._guard:
             plan, exchange = memory.plans[memory.exchange], memory.exchange
             _, reports = setting.policy.client.learn(memory.state, plan, self._observed(plan))
-            held, samples = dict(self._held), list(memory.samples)
+            held, samples = dict(shelf.tensors), list(memory.samples)
         models = np.flatnonzero(reports.updated[0]).tolist()
-        deltas = self._deltas(setting, exchange, {model: held[model] for model in models}, samples)
+        deltas = shelf.updates(exchange, {model: held[model] for model in models}, samples)
         with self._guard:
             memory.state, reports = setting.policy.client.learn(memory.state, plan, self._observed(plan))
             memory.open = False
@@ -396,9 +379,14 @@ class Device:
         report: dict[str, AnyArray],
         deltas: dict[int, Tensors],
         weights: dict[int, float] | None = None,
+        *,
+        anew: bool = False,
     ) -> None:
+        """Write the next letter. `anew` asks for all models again: their versions say nothing to this server."""
         memory = self._memory
         memory.state, requests = setting.policy.client.request(memory.state, Draws(setting.seed, exchange))
+        if anew:
+            requests = replace(requests, holding=np.full_like(requests.holding, -1))
         arrays = message_arrays(requests, "request") | report
         for model, delta in deltas.items():
             arrays |= {f"delta.{model}.{name}": tensor.numpy() for name, tensor in delta.items()}
@@ -413,36 +401,18 @@ class Device:
         }
         memory.letter, memory.letter_exchange = seal(Letter("request", values, arrays)), exchange
 
-    def _deltas(
-        self, setting: Setting, exchange: int, models: dict[int, Tensors], samples: list[tuple[AnyArray, float | int]]
-    ) -> dict[int, Tensors]:
-        """What fine-tuning comes to, before importance weighting."""
-        local = setting.policy.local
-        window = tuning_window_of(local, setting.fleet.schedule, exchange)
-        if local is None or window is None or not samples:
-            return {}
-        count = min(window.weights.size, len(samples))
-        x, y = _batch(setting, samples[-count:])
-        deltas = {}
-        for model, tensors in models.items():
-            delta = setting.trainees.update(model, tensors, x, y, window.weights[-count:], 1.0, local)
-            if all(bool(torch.isfinite(tensor).all()) for tensor in delta.values()):
-                deltas[model] = delta
-            else:
-                _log.warning("the update of model %d in exchange %d is not finite; it is not sent", model, exchange)
-        return deltas
-
     # What predictions and labels do.
 
-    def _losses(self, setting: Setting, waiting: Waiting, y: float | int) -> Floats:
+    def _losses(self, shelf: Shelf, waiting: Waiting, y: float | int) -> Floats:
         """[1, K] selection losses of the models that were held when an input came; all finite, or a refusal."""
-        plan = self._memory.plans[waiting.exchange]
+        plan, setting = self._memory.plans[waiting.exchange], shelf.setting
+        past = self._past(setting)
         losses = np.full((1, 1, len(setting.fleet.catalogue)), np.nan)
         target = torch.tensor([y], dtype=torch.int64 if setting.task == "classification" else torch.float32)
         for model in np.flatnonzero(plan.held[0]).tolist():
             output = waiting.outputs.get(model)
             if output is None:
-                output = self._output(setting, model, waiting.x)
+                output = shelf.outputs(model, waiting.x[None], past)[0]
             losses[0, 0, model] = float(sample_losses(torch.from_numpy(output)[None], target, setting.task)[0])
         bounded = np.where(plan.held, selection_loss(losses, setting.policy.loss_bound)[:, 0], np.nan)
         if not np.isfinite(bounded[plan.held]).all():
@@ -451,7 +421,7 @@ class Device:
         return bounded
 
     def _learn(self, id: int, y: float | int, bounded: Floats) -> None:
-        setting, memory = self._require_ready(), self._memory
+        setting, memory = self._require_ready().setting, self._memory
         waiting = memory.waiting.pop(id)
         plan = memory.plans[waiting.exchange]
         if memory.open and waiting.exchange == memory.exchange:
@@ -466,12 +436,12 @@ class Device:
             memory.samples.popleft()
         memory.forget_plans()
 
-    def _label(self, setting: Setting, waiting: Waiting, y: float | int) -> float | int:
+    def _label(self, shelf: Shelf, waiting: Waiting, y: float | int) -> float | int:
         if not np.isfinite(y):
             raise InvalidInput("label", y, "give a finite number")
-        if setting.task == "regression":
+        if shelf.setting.task == "regression":
             return float(y)
-        outputs = list(waiting.outputs.values()) or [self._output(setting, next(iter(self._held)), waiting.x)]
+        outputs = list(waiting.outputs.values()) or [shelf.outputs(next(iter(shelf)), waiting.x[None])[0]]
         if y != int(y) or not 0 <= y < len(outputs[0]):
             raise InvalidInput("label", y, f"give a class from 0 to {len(outputs[0]) - 1}")
         return int(y)
@@ -486,9 +456,9 @@ class Device:
             memory.waiting.popitem(last=False)
             memory.dropped += 1
 
-    def _keep_outputs(self, setting: Setting, models: Iterable[int]) -> None:
+    def _keep_outputs(self, shelf: Shelf, models: Iterable[int]) -> None:
         """Before models go or are replaced: their outputs for the inputs that still wait for labels."""
-        memory = self._memory
+        memory, past = self._memory, self._past(shelf.setting)
         for model in models:
             lacking = [
                 waiting
@@ -497,49 +467,24 @@ class Device:
             ]
             for first in range(0, len(lacking), _BATCH):
                 some = lacking[first : first + _BATCH]
-                outputs = self._outputs(setting, model, np.stack([waiting.x for waiting in some]))
+                outputs = shelf.outputs(model, np.stack([waiting.x for waiting in some]), past)
                 for waiting, output in zip(some, outputs, strict=True):
                     waiting.outputs[model] = output.copy()
 
-    def _output(self, setting: Setting, model: int, x: AnyArray) -> AnyArray:
-        output: AnyArray = self._outputs(setting, model, x[None])[0]
-        return output
-
-    def _outputs(self, setting: Setting, model: int, x: AnyArray) -> AnyArray:
+    def _past(self, setting: Setting) -> list[Sample]:
+        """What a policy that adapts its models adapts them to: the samples before this exchange."""
         local, memory = setting.policy.local, self._memory
-        network: Callable[[torch.Tensor], torch.Tensor] = setting.networks.networks[model]
-        if isinstance(local, Adapted):
-            # To the samples before this exchange: what came since does not count yet.
-            first = setting.fleet.schedule.span(memory.exchange)[0]
-            past = past_window(first, local.window) if first >= local.warm_up else None
-            before = len(memory.samples) - (memory.labelled if memory.open else 0)
-            if past is not None and before > 0:
-                samples = list(memory.samples)[:before][-past.weights.size :]
-                tensors = setting.networks.adapted(
-                    model, self._held[model], *_batch(setting, samples), local.adaptation_rate
-                )
-                network = partial(setting.networks.outputs, model, tensors)
-        try:
-            with torch.inference_mode():
-                outputs: AnyArray = network(torch.from_numpy(x)).numpy()
-        except (RuntimeError, ValueError, IndexError) as error:
-            reason = str(error).splitlines()[0]
-            raise InvalidInput("input", list(x.shape[1:]), f"the models do not take it ({reason})") from None
-        if outputs.ndim != 2:
-            raise InvalidInput("input", list(x.shape[1:]), "the models take it for several samples; give one")
-        return outputs
+        if not isinstance(local, Adapted):
+            return []
+        first = setting.fleet.schedule.span(memory.exchange)[0]
+        past = past_window(first, local.window) if first >= local.warm_up else None
+        before = len(memory.samples) - (memory.labelled if memory.open else 0)
+        return [] if past is None or before <= 0 else list(memory.samples)[:before][-past.weights.size :]
 
-    def _bytes_of(self, models: Iterable[int]) -> int:
-        setting = self._setting
-        if setting is None:
-            return 0
-        copies = setting.policy.local.copies if setting.policy.local is not None else 1
-        return copies * sum(int(setting.fleet.catalogue.storage[model]) for model in list(models))
-
-    def _require_ready(self) -> Setting:
-        if self._setting is None or not self.ready:
+    def _require_ready(self) -> Shelf:
+        if self._shelf is None or not self.ready:
             raise NotReady(f"{self.store}: no grant has come yet; wait_ready() waits for the first one")
-        return self._setting
+        return self._shelf
 
     # The store.
 
@@ -570,11 +515,13 @@ class Device:
             if snapshot is not None:
                 setting = None
                 if "welcome" in snapshot.arrays:
-                    setting = self._setting = read_setting(unseal(snapshot.arrays["welcome"].tobytes()), self.budget)
+                    setting = read_setting(unseal(snapshot.arrays["welcome"].tobytes()), self.budget)
                 self._memory = Memory.read(snapshot, None if setting is None else setting.join())
                 if setting is not None:
-                    for model, version in self._memory.versions.items():
-                        self._hold(setting, model, self._store.model(model, version))
+                    versions = self._memory.versions.items()
+                    self._shelf = Shelf(
+                        setting, {model: self._store.model(model, version) for model, version in versions}
+                    )
         except (InvalidInput, KeyError, ValueError, OSError, SafetensorError) as error:
             if isinstance(error, InvalidInput) and error.field == "budget":
                 raise
@@ -585,7 +532,7 @@ class Device:
     def _replay(self, entry: Entry) -> None:
         memory = self._memory
         if isinstance(entry, Predicted):
-            memory.next_id = entry.id + 1
+            memory.next_id, memory.shape = entry.id + 1, entry.x.shape
             self._wait_for(entry.id, Waiting(entry.x, memory.exchange, entry.since))
         elif entry.id in memory.waiting:
             losses = self._losses(self._require_ready(), memory.waiting[entry.id], entry.y)
@@ -600,17 +547,3 @@ def _answer(outputs: dict[int, AnyArray], vote: Floats, task: str) -> float | in
         return int(next(iter(outputs.values())).argmax())
     mixed = sum(vote[model] * torch.from_numpy(output).softmax(0).numpy() for model, output in outputs.items())
     return int(np.asarray(mixed).argmax())
-
-
-def _batch(setting: Setting, samples: list[tuple[AnyArray, float | int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    kind = torch.int64 if setting.task == "classification" else torch.float32
-    return torch.from_numpy(np.stack([x for x, _ in samples])), torch.tensor([y for _, y in samples], dtype=kind)
-
-
-def by_model(arrays: dict[str, AnyArray]) -> dict[int, dict[str, AnyArray]]:
-    """Arrays by model and name; their keys are `model.name`."""
-    found: dict[int, dict[str, AnyArray]] = {}
-    for key, array in arrays.items():
-        model, _, name = key.partition(".")
-        found.setdefault(int(model), {})[name] = array
-    return found

@@ -31,6 +31,14 @@ class Letter:
         prefix = f"{name}."
         return {key.removeprefix(prefix): array for key, array in self.arrays.items() if key.startswith(prefix)}
 
+    def by_model(self, name: str) -> dict[int, dict[str, AnyArray]]:
+        """The arrays of one part by model and by their own names; their keys are `name.model.own`."""
+        found: dict[int, dict[str, AnyArray]] = {}
+        for key, array in self.part(name).items():
+            model, _, own = key.partition(".")
+            found.setdefault(int(model), {})[own] = array
+        return found
+
 
 def seal(letter: Letter) -> bytes:
     """A letter as bytes."""

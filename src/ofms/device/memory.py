@@ -38,6 +38,8 @@ class Memory:
         The exchange whose models are held (-1 before the first), and whether it still takes labels.
     versions
         Of the models held.
+    shape
+        Of inputs, once there was one.
     samples
         The last labelled ones, for fine-tuning.
     losses, labelled
@@ -53,6 +55,7 @@ class Memory:
     exchange: int = -1
     open: bool = False
     versions: dict[int, int] = field(default_factory=dict)
+    shape: tuple[int, ...] | None = None
     waiting: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)
     samples: deque[tuple[AnyArray, float | int]] = field(default_factory=deque)
     losses: Floats = field(default_factory=lambda: np.zeros(0))
@@ -96,6 +99,7 @@ class Memory:
             "dropped": self.dropped,
             "versions": {str(model): version for model, version in self.versions.items()},
             "letter_exchange": self.letter_exchange,
+            "shape": self.shape,
         }
         return Letter("snapshot", values, arrays)
 
@@ -114,6 +118,7 @@ class Memory:
             letter=arrays["letter"].tobytes() if "letter" in arrays else None,
             welcome=arrays["welcome"].tobytes() if "welcome" in arrays else None,
             letter_exchange=int(values["letter_exchange"]),
+            shape=None if values.get("shape") is None else tuple(int(size) for size in values["shape"]),
         )
         if template is not None:
             memory.state = put_together(template, dict(arrays), dict(values["state"]), "state.")

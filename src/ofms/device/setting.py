@@ -41,6 +41,11 @@ class Setting:
     networks: LocalNetworks
     trainees: LocalNetworks
 
+    @property
+    def member(self) -> tuple[str, int]:
+        """Which client of which fleet."""
+        return self.deployment, self.client
+
     def join(self) -> Any:
         """The state of a client that has seen nothing yet."""
         budgets = np.array([self.budget], dtype=np.int64)

@@ -12,7 +12,6 @@ import torch
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Reports, Requests
 from ofms.core.typing import AnyArray
-from ofms.device.device import by_model
 from ofms.device.letters import Letter
 
 Tensors = dict[str, torch.Tensor]
@@ -94,7 +93,7 @@ def read_answer(
     reports = Reports(grants.exchange, grants.client, losses, updated)
     refused, updates = [], {}
     try:
-        deltas = by_model(letter.part("delta"))
+        deltas = letter.by_model("delta")
     except ValueError:
         raise InvalidInput("letter", "an update", "it names no model") from None
     for model in sorted(deltas.keys() | set(np.flatnonzero(updated[0]).tolist())):
