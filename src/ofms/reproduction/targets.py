@@ -37,7 +37,7 @@ from ofms.reproduction.summaries import (
 from ofms.runs.config import RUN_FIELDS
 
 FROZEN: dict[str, Any] = {"fine_tuning_rate": 0}
-_CLIENTS_TIMED = 4
+_CLIENTS_TIMED = 2
 
 
 def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given: Any) -> Section:
