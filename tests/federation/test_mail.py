@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import time
@@ -10,12 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Context, Message, Metadata, RecordDict
 
 from ofms.compute.local import LocalNetworks
 from ofms.device.device import Device
 from ofms.device.letters import unseal
 from ofms.device.mailbox import Mailbox
+from ofms.federation import client_app
 from ofms.federation.hub import Hub
+from ofms.federation.records import from_record, to_record
 from tests.devices import problem
 
 ROUNDS, INTERVAL = 8, 2
@@ -131,3 +135,20 @@ def test_predictions_go_on_while_a_device_fine_tunes(tmp_path: Path, monkeypatch
 def test_what_carries_letters_needs_no_pytorch() -> None:
     code = "import sys, ofms.federation.client_app; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+def test_a_letter_of_another_protocol_is_answered_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, _, _, _ = hub_of_one()
+    content = to_record(unseal(hub.welcome(0)))
+    content.config_records["letter"]["protocol"] = 7
+    head = Metadata(1, "a", 2, 1, "", "0", time.time(), 60.0, "query.join")
+    message = Message(content, metadata=head)
+    context = Context(1, 1, {"store": str(tmp_path)}, RecordDict(), {})
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    answer = from_record(client_app.app(message, context).content)
+    assert answer.kind == "refusal"
+    assert answer.values["reason"] == "letter = protocol 7: this is protocol 1; upgrade the older side"
+    assert "protocol 7" in caplog.text
+    assert not list(tmp_path.iterdir()), "nothing reached the device"

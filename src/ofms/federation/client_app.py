@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from ofms.core.errors import InvalidInput
 from ofms.device.letters import Letter, seal, unseal
 from ofms.device.mailbox import Mailbox
 from ofms.federation.records import from_record, to_record
 
 _SECONDS_BETWEEN_LOOKS = 0.05
+_log = logging.getLogger("flwr")
 
 app = ClientApp()
 
@@ -30,7 +33,12 @@ def exchange(message: Message, context: Context) -> Message:
 
 
 def _carry(message: Message, context: Context, ahead: int) -> Message:
-    letter = from_record(message.content)
+    try:
+        letter = from_record(message.content)
+    except InvalidInput as error:
+        # The server is of another version. The device goes on with what it has, and both sides say why.
+        _log.warning("a letter was not taken: %s", error)
+        return Message(to_record(Letter("refusal", {"reason": str(error)})), reply_to=message)
     mailbox = Mailbox(Path(str(context.node_config["store"])))
     until = time.monotonic() + float(letter.values["wait"])
     head = {key: letter.values[key] for key in ("deployment", "revision")}

@@ -80,6 +80,7 @@ class Server:
         self._looked = 0.0
         self._complaint = ""
         self._invited: dict[int, int] = {}
+        self._not_before: dict[int, float] = {}
 
     def run(self) -> None:
         """All exchanges that are left."""
@@ -139,7 +140,9 @@ class Server:
     def _invite(self) -> None:
         """Welcome the devices that are here, in no exchange, and have not asked for the coming one."""
         opened = self.hub.opened.grants if self.hub.opened is not None else {}
+        now = time.monotonic()
         busy = {sent.client for sent in self.waiting.values()}
+        busy |= {client for client, again in self._not_before.items() if now < again}
         for client in sorted(self.service.nodes.keys() - busy - opened.keys() - self.hub.requests.keys()):
             # Once an exchange: one whose program does not run would hold up the others.
             if self.hub.opened is None or self._invited.get(client) != self.hub.coming:
@@ -151,11 +154,16 @@ class Server:
         letter = Letter(letter.kind, {**letter.values, "wait": wait}, letter.arrays)
         lifetime = wait + self.config.travel
         content = to_record(letter)
-        self.service.count(client, down=record_size(content))
         message = Message(content, node, kind, ttl=lifetime, group_id=str(self.hub.exchange))
         now = time.monotonic()
-        for number in self.grid.push_messages([message]):
-            self.waiting[number] = Sent(client, node, kind, letter, now, now + lifetime)
+        sent = Sent(client, node, kind, letter, now, now + lifetime)
+        # Flower gives no number, or None, for what its SuperLink did not take: a node that just went away, say.
+        numbers = [number for number in self.grid.push_messages([message]) if number]
+        if not numbers:
+            self._lose(sent, "did not get its letter: the SuperLink does not take it")
+        for number in numbers:
+            self.waiting[number] = sent
+            self.service.count(client, down=record_size(content))
 
     def _wait(self, seconds: float) -> None:
         """Take the replies that came, or let some time pass."""
@@ -193,11 +201,8 @@ class Server:
 
     def _take(self, sent: Sent, reply: Message) -> None:
         service = self.service
-        name = service.name(sent.client)
         if reply.has_error():
-            service.tell(f"exchange {self.hub.exchange}: {name} did not answer: {reply.error.reason}")
-            if sent.kind == _EXCHANGE and sent.letter.values["exchange"] == self.hub.exchange:
-                self.lost.append(replace(sent, until=time.monotonic() + _SECONDS_BEFORE_AGAIN))
+            self._lose(sent, f"did not answer: {reply.error.reason}")
             return
         # Nothing that a device sends may end the run.
         try:
@@ -206,6 +211,13 @@ class Server:
             service.refuse(sent.client, f"letter refused: {error}")
         except Exception as error:
             service.refuse(sent.client, f"letter refused: {type(error).__name__}: {error}")
+
+    def _lose(self, sent: Sent, reason: str) -> None:
+        """A letter that got no answer; a grant of this exchange is kept, to go out again after a while."""
+        self.service.tell(f"exchange {self.hub.exchange}: {self.service.name(sent.client)} {reason}")
+        again = self._not_before[sent.client] = time.monotonic() + _SECONDS_BEFORE_AGAIN
+        if sent.kind == _EXCHANGE and sent.letter.values["exchange"] == self.hub.exchange:
+            self.lost.append(replace(sent, until=again))
 
     def _read(self, sent: Sent, reply: Message) -> None:
         service, asked = self.service, int(sent.letter.values["exchange"]) + (sent.kind == _EXCHANGE)
