@@ -16,13 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import tomli_w
-
 import ofms
 from networks import MNIST
 from ofms.drawing.tables import format_table
 from ofms.federation.demo import start_node
-from ofms.federation.files import SERVER
+from ofms.federation.deployment import ServerConfig, write_config
 from ofms.federation.keys import add_device, make_deployment
 from ofms.federation.processes import descendants, free_port
 from ofms.federation.supervisor import Supervisor
@@ -78,8 +76,11 @@ def main() -> int:
         dictionary.write(folder / "models")
         make_deployment(fleet, address, folder / "models", interval=INTERVAL, rounds=EXCHANGES * INTERVAL)
         settings = {"learning_rate": 0.5, "fine_tuning_rate": 1e-4}
-        config = {"address": address, "models": str(folder / "models"), "interval": INTERVAL, "settings": settings}
-        (fleet / SERVER).write_text(tomli_w.dumps(config | {"rounds": EXCHANGES * INTERVAL, "bandwidth": "100%"}))
+        rounds = EXCHANGES * INTERVAL
+        models = str(folder / "models")
+        write_config(
+            fleet, ServerConfig(address=address, models=models, rounds=rounds, interval=INTERVAL, settings=settings)
+        )
         for client in range(CLIENTS):
             add_device(fleet, f"device-{client}", "5", address)
         with contextlib.ExitStack() as stack:

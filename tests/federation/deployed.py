@@ -16,7 +16,6 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 import pytest
-import tomli_w
 import torch
 
 from ofms.core.messages import Plan
@@ -26,8 +25,8 @@ from ofms.device.device import Device
 from ofms.device.letters import Letter, seal, unseal
 from ofms.device.mailbox import Mailbox
 from ofms.federation.demo import Player, start_node
-from ofms.federation.deployment import Deployment, ServerConfig
-from ofms.federation.files import EVENTS, SERVER
+from ofms.federation.deployment import Deployment, ServerConfig, write_config
+from ofms.federation.files import EVENTS
 from ofms.federation.keys import add_device, make_deployment
 from ofms.federation.processes import Process, free_port
 from ofms.federation.service import Service
@@ -93,8 +92,7 @@ class Deployed:
             settings=SETTINGS,
             deadline=150,
         )
-        config = msgspec.structs.replace(config, **changes)
-        (self.fleet / SERVER).write_text(tomli_w.dumps(msgspec.to_builtins(config)))
+        write_config(self.fleet, msgspec.structs.replace(config, **changes))
         for client, budget in enumerate(self.budgets.tolist()):
             add_device(self.fleet, f"device-{client}", f"{budget}B", address)
         self.nodes: dict[int, Process] = {}

@@ -13,7 +13,7 @@ import tomli_w
 import ofms
 from ofms.device.device import Device
 from ofms.device.letters import seal, unseal
-from ofms.federation.deployment import Deployment, ServerConfig, read_roster, write_roster
+from ofms.federation.deployment import Deployment, ServerConfig, read_roster, write_config, write_roster
 from ofms.federation.files import EVENTS, SERVER, STATE
 from ofms.federation.keys import add_device, make_deployment, revoke_device
 from ofms.federation.service import Command, Service, give_command
@@ -32,7 +32,7 @@ def make_fleet(folder: Path, **changes: Any) -> Path:
     config = ServerConfig(
         address="127.0.0.1:9092", models="models", rounds=12, interval=2, bandwidth="200%", seed=5, settings=SETTINGS
     )
-    (folder / SERVER).write_text(tomli_w.dumps(msgspec.to_builtins(msgspec.structs.replace(config, **changes))))
+    write_config(folder, msgspec.structs.replace(config, **changes))
     for client, budget in enumerate(budgets_for(dictionary).tolist()):
         add_device(folder, f"device-{client}", f"{budget}B", "127.0.0.1:9092")
     return folder

@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import msgspec
 import numpy as np
-import tomli_w
 from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput, ProcessEnded
@@ -24,8 +23,8 @@ from ofms.data import load_dataset
 from ofms.data.stream import Stream
 from ofms.device.device import Device
 from ofms.drawing.tables import format_table
-from ofms.federation.deployment import ServerConfig
-from ofms.federation.files import DEVICE_FOLDERS, FLOWER, SERVER
+from ofms.federation.deployment import ServerConfig, write_config
+from ofms.federation.files import DEVICE_FOLDERS, FLOWER
 from ofms.federation.keys import add_device, make_deployment
 from ofms.federation.processes import Process, free_port
 from ofms.federation.status import read_status
@@ -136,7 +135,6 @@ class _Progress:
         self._bar.close()
 
     def say(self, text: str) -> None:
-        self._text = text
         if self._bar.disable:
             print(text, file=sys.stderr)
         else:
@@ -174,8 +172,7 @@ def write_deployment(
         seed=config.seed,
         settings=config.settings,
     )
-    values = msgspec.to_builtins(msgspec.structs.replace(written, **changes))
-    (folder / SERVER).write_text(tomli_w.dumps(values))
+    write_config(folder, msgspec.structs.replace(written, **changes))
     for client, budget in enumerate(budgets.tolist()):
         add_device(folder, f"device-{client}", f"{budget}B", address)
     return folder

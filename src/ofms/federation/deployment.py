@@ -137,6 +137,13 @@ def read_config(folder: Path) -> ServerConfig:
     return read_toml(folder / SERVER, ServerConfig)
 
 
+def write_config(folder: Path, config: ServerConfig) -> None:
+    """Write `server.toml`; a setting that is None is left out, which is the same, because TOML has no None."""
+    values = msgspec.to_builtins(config)
+    values["settings"] = {name: value for name, value in config.settings.items() if value is not None}
+    write_whole(folder / SERVER, tomli_w.dumps(values).encode())
+
+
 def read_roster(folder: Path) -> Roster:
     """The devices of a deployment."""
     path = folder / DEVICES
