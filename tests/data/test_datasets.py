@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ofms.core.errors import InvalidInput
-from ofms.data import load_dataset
+from ofms.data import air, load_dataset
+from ofms.data.folder import Published, md5_of
 from ofms.data.stream import Stream
 
 HEADER = "No,year,month,day,hour,PM2.5,PM10,SO2,NO2,CO,O3,TEMP,PRES,DEWP,RAIN,wd,WSPM,station"
@@ -48,24 +49,28 @@ def test_another_client_leaves_the_streams_of_the_others_alone() -> None:
     assert (few.x == more.x[:3]).all()
 
 
-def write_sites(folder: Path, rows: int = 30, change: tuple[str, str] | None = None) -> None:
-    """Small files in the format of the real ones; every third row lacks a value."""
-    (folder / "air").mkdir(parents=True)
+@pytest.fixture
+def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Small files in the format of the real ones, and published; every third row lacks a value."""
+    monkeypatch.setenv("OFMS_DATA", str(tmp_path))
+    folder, published = tmp_path / "air", {}
+    folder.mkdir()
     winds = ["NW", "N", "SE"]
     for number, site in enumerate(SITES):
         lines = [HEADER]
-        for row in range(rows):
+        for row in range(30):
             no2 = "NA" if row % 3 == 2 else str(10 * number + row)
             wind = winds[(row + number) % 3]
             lines.append(f"{row},2013,3,{row % 28},5,1,2,3,{no2},300,7,8,1000,10,0,{wind},1.5,{site}")
-        text = "\n".join(lines)
-        path = folder / "air" / f"PRSA_Data_{site}_20130301-20170228.csv"
-        path.write_text(text.replace(*change) if change else text)
+        path = folder / f"PRSA_Data_{site}_20130301-20170228.csv"
+        path.write_text("\n".join(lines))
+        published[path.name] = md5_of(path.read_bytes())
+    monkeypatch.setattr(air, "_FILES", Published("air", published))
+    return folder
 
 
-def test_air_is_prepared_as_in_the_papers_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_sites(tmp_path)
-    monkeypatch.setenv("OFMS_DATA", str(tmp_path))
+@pytest.mark.usefixtures("sites")
+def test_air_is_prepared_as_in_the_papers_experiments() -> None:
     stream = load_dataset("air").stream(clients=4, rounds=5, seed=0)
     assert stream.x.shape == (4, 5, 14)
     # Complete rows of a site: 0, 1, 3, 4, 6, ...; the target is scaled over both sites: 0 .. 28 and 10 .. 38.
@@ -81,36 +86,34 @@ def test_air_is_prepared_as_in_the_papers_experiments(tmp_path: Path, monkeypatc
     assert np.unique(winds).tolist() == [0.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("NO2", "NO3"), "the column 'NO2' is missing"),
-        (("1000,", "high,"), "a value is not a number"),
-    ],
-)
-def test_a_changed_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], message: str
-) -> None:
-    write_sites(tmp_path, change=change)
-    monkeypatch.setenv("OFMS_DATA", str(tmp_path))
+@pytest.mark.parametrize("damage", ["another column", "a column moved", "half", "no rows", "missing"])
+@pytest.mark.parametrize("site", ["Aotizhongxin", "Dongsi"])
+def test_a_changed_file_is_refused_before_anything_is_made_of_it(sites: Path, damage: str, site: str) -> None:
+    path = sites / f"PRSA_Data_{site}_20130301-20170228.csv"
+    text = path.read_text()
+    changed = {
+        "another column": text.replace("NO2", "NO3"),
+        "a column moved": text.replace("NO2,CO", "CO,NO2"),
+        "half": text[: len(text) // 2],
+        "no rows": HEADER,
+    }
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_text(changed[damage])
+    message = "No such file" if damage == "missing" else r"its MD5 is [0-9a-f]{32}, not the published"
+    dataset = load_dataset("air")
+    with pytest.raises(InvalidInput, match=rf"file = .*{site}.*: {message}.* 'ofms data air'") as refusal:
+        dataset.stream(clients=2, rounds=5, seed=0) if site == "Aotizhongxin" else dataset.training_sets(seed=0)
+    assert len(str(refusal.value).splitlines()) == 1
     with pytest.raises(InvalidInput, match=message):
-        load_dataset("air").stream(clients=2, rounds=5, seed=0)
+        dataset.check()
 
 
-def test_more_rounds_than_there_are_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_sites(tmp_path)
-    monkeypatch.setenv("OFMS_DATA", str(tmp_path))
+@pytest.mark.usefixtures("sites")
+def test_more_rounds_than_there_are_rows_are_refused() -> None:
     with pytest.raises(InvalidInput, match="Aotizhongxin has 20 complete rows"):
         load_dataset("air").stream(clients=2, rounds=21, seed=0)
-
-
-def test_missing_and_foreign_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OFMS_DATA", str(tmp_path))
-    with pytest.raises(InvalidInput, match="fetch it with 'ofms data air'"):
-        load_dataset("air").stream(clients=2, rounds=5, seed=0)
-    write_sites(tmp_path)
-    with pytest.raises(InvalidInput, match="its MD5 is"):
-        load_dataset("air").check()
 
 
 def test_the_real_air_is_whole(data_folder: Path) -> None:

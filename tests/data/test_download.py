@@ -7,7 +7,7 @@ import io
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 from ofms.core.errors import InvalidInput
 from ofms.data import mnist
 from ofms.data.download import Remote, fetch_files, ungzip, untar, unzip
-from ofms.data.folder import md5_of
+from ofms.data.folder import Published, md5_of
 
 # A connection that breaks off is left to the garbage collector by the library that opened it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -83,18 +83,29 @@ def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
         Remote("http://127.0.0.1:9/file").fetch()
 
 
-def test_files_are_written_only_when_all_of_them_are_right(tmp_path: Path) -> None:
-    good = {"a": md5_of(b"one"), "b": md5_of(b"two")}
+def test_what_nobody_can_check_is_fetched_anew(host: str, tmp_path: Path) -> None:
+    """A page that says "busy" in place of the archive must not be found in the cache the next time."""
+    assert Remote(f"{host}/whole").fetch() == CONTENT
+    assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+
+
+def test_files_are_written_only_when_all_of_them_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFMS_DATA", str(tmp_path))
+    files = Published("data", {"a": md5_of(b"one"), "b": md5_of(b"two")})
+
+    def fetch(sources: Callable[[], dict[str, bytes]]) -> None:
+        fetch_files(files.folder, files.md5, files.require, sources)
+
     with pytest.raises(InvalidInput, match="its MD5 is"):
-        fetch_files(tmp_path / "data", good, lambda: {"a": b"one", "b": b"changed"})
+        fetch(lambda: {"a": b"one", "b": b"changed"})
     with pytest.raises(InvalidInput, match="does not hold it"):
-        fetch_files(tmp_path / "data", good, lambda: {"a": b"one"})
-    assert not (tmp_path / "data").exists()
-    fetch_files(tmp_path / "data", good, lambda: {"a": b"one", "b": b"two"})
-    fetch_files(tmp_path / "data", good, lambda: pytest.fail("all of it is there"))
-    (tmp_path / "data" / "b").write_bytes(b"damaged")
-    fetch_files(tmp_path / "data", good, lambda: {"a": b"one", "b": b"two"})
-    assert (tmp_path / "data" / "b").read_bytes() == b"two"
+        fetch(lambda: {"a": b"one"})
+    assert not files.folder.exists()
+    fetch(lambda: {"a": b"one", "b": b"two"})
+    fetch(lambda: pytest.fail("all of it is there"))
+    (files.folder / "b").write_bytes(b"damaged")
+    fetch(lambda: {"a": b"one", "b": b"two"})
+    assert files.read("b") == b"two"
 
 
 def test_archives_are_unpacked_and_damaged_ones_refused() -> None:

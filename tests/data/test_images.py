@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofms.core.errors import InvalidInput
-from ofms.data import load_dataset
+from ofms.data import cifar10, load_dataset, mnist
+from ofms.data.folder import Published, md5_of
 from ofms.data.images import partition_classes
 from ofms.data.partition import random_generator
 
@@ -51,25 +53,33 @@ def test_no_image_goes_to_two_clients_however_uneven_the_classes(shifts: list[in
     assert all(own[client] >= min(140, (counts[client % 10] - 225) // 5) for client in range(50))
 
 
-def write_mnist(folder: Path, images: np.ndarray, labels: np.ndarray, part: str = "t10k") -> None:
-    (folder / "mnist").mkdir(parents=True, exist_ok=True)
-    header = bytes([0, 0, 8, 3]) + struct.pack(">III", *images.shape)
-    (folder / "mnist" / f"{part}-images-idx3-ubyte").write_bytes(header + images.tobytes())
-    header = bytes([0, 0, 8, 1]) + struct.pack(">I", labels.size)
-    (folder / "mnist" / f"{part}-labels-idx1-ubyte").write_bytes(header + labels.astype(np.uint8).tobytes())
+def publish(module: ModuleType, folder: Path, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write files, and let them be the published ones."""
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    md5 = {name: md5_of(content) for name, content in contents.items()}
+    monkeypatch.setattr(module, "_FILES", Published(folder.name, md5))
 
 
 @pytest.fixture
-def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mnist_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A test set in MNIST's format whose images say in their first pixels which one they are."""
     monkeypatch.setenv("OFMS_DATA", str(tmp_path))
     images = np.zeros((10_000, 28, 28), dtype=np.uint8)
     images[:, 0, 0], images[:, 0, 1] = np.divmod(np.arange(10_000), 256)
-    write_mnist(tmp_path, images, labels_of(MNIST_COUNTS))
+    contents = {
+        "t10k-images-idx3-ubyte": bytes([0, 0, 8, 3]) + struct.pack(">III", *images.shape) + images.tobytes(),
+        "t10k-labels-idx1-ubyte": bytes([0, 0, 8, 1])
+        + struct.pack(">I", len(images))
+        + labels_of(MNIST_COUNTS).astype(np.uint8).tobytes(),
+    }
+    publish(mnist, tmp_path / "mnist", contents, monkeypatch)
     return tmp_path / "mnist"
 
 
-def test_mnists_files_become_a_stream(mnist: Path) -> None:
+@pytest.mark.usefixtures("mnist_files")
+def test_mnists_files_become_a_stream() -> None:
     stream = load_dataset("mnist").stream(clients=50, rounds=200, seed=3)
     assert stream.x.shape == (50, 200, 1, 28, 28)
     pixels = np.rint(255 * stream.x[..., 0, 0, :2]).astype(int)
@@ -81,9 +91,9 @@ def test_mnists_files_become_a_stream(mnist: Path) -> None:
         load_dataset("mnist").stream(clients=51, rounds=200, seed=0)
 
 
-@pytest.mark.parametrize("damage", ["cut", "foreign", "missing", "fewer labels"])
-def test_damaged_mnist_files_are_refused_in_one_line(mnist: Path, damage: str) -> None:
-    path = mnist / "t10k-images-idx3-ubyte"
+@pytest.mark.parametrize("damage", ["cut", "foreign", "missing", "another label"])
+def test_damaged_mnist_files_are_refused_in_one_line(mnist_files: Path, damage: str) -> None:
+    path = mnist_files / "t10k-images-idx3-ubyte"
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-10])
     elif damage == "foreign":
@@ -91,9 +101,9 @@ def test_damaged_mnist_files_are_refused_in_one_line(mnist: Path, damage: str) -
     elif damage == "missing":
         path.unlink()
     else:
-        labels = mnist / "t10k-labels-idx1-ubyte"
-        labels.write_bytes(bytes([0, 0, 8, 1]) + struct.pack(">I", 3) + bytes(3))
-    with pytest.raises(InvalidInput, match=r"ofms data mnist|fetch it again") as refusal:
+        labels = mnist_files / "t10k-labels-idx1-ubyte"
+        labels.write_bytes(labels.read_bytes()[:-1] + bytes([17]))
+    with pytest.raises(InvalidInput, match=r"(No such file|its MD5 is).* 'ofms data mnist'") as refusal:
         load_dataset("mnist").stream(clients=5, rounds=5, seed=0)
     assert len(str(refusal.value).splitlines()) == 1
     with pytest.raises(InvalidInput):
@@ -106,9 +116,8 @@ def test_cifars_batches_become_a_stream(tmp_path: Path, monkeypatch: pytest.Monk
     rows = np.zeros((10_000, 3073), dtype=np.uint8)
     rows[:, 0] = labels
     rows[:, 1 + 1024] = 51 * (labels % 5)  # The first green pixel.
-    folder = tmp_path / "cifar10" / "cifar-10-batches-bin"
-    folder.mkdir(parents=True)
-    (folder / "test_batch.bin").write_bytes(rows.tobytes())
+    name = "cifar-10-batches-bin/test_batch.bin"
+    publish(cifar10, tmp_path / "cifar10", {name: rows.tobytes()}, monkeypatch)
     stream = load_dataset("cifar10").stream(clients=50, rounds=200, seed=0)
     assert stream.x.shape == (50, 200, 3, 32, 32)
     assert np.allclose(stream.x[:, :, 1, 0, 0], 0.2 * (stream.y % 5))
@@ -116,8 +125,8 @@ def test_cifars_batches_become_a_stream(tmp_path: Path, monkeypatch: pytest.Monk
         counts = np.bincount(stream.y[client], minlength=10)
         assert counts[client % 10] == 155
         assert set(np.delete(counts, client % 10)) == {5}
-    (folder / "test_batch.bin").write_bytes(rows.tobytes()[:-1])
-    with pytest.raises(InvalidInput, match="not a whole batch"):
+    (tmp_path / "cifar10" / name).write_bytes(rows.tobytes()[:-1])
+    with pytest.raises(InvalidInput, match="its MD5 is"):
         load_dataset("cifar10").stream(clients=5, rounds=5, seed=0)
 
 

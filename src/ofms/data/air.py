@@ -17,7 +17,7 @@ import numpy as np
 
 from ofms.core.errors import InvalidInput
 from ofms.data.download import Remote, fetch_files, unzip
-from ofms.data.folder import data_folder, read_file, require_files
+from ofms.data.folder import Published
 from ofms.data.sites import Rows, rows_needed, site_stream, site_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
 
@@ -29,12 +29,15 @@ TARGET = "NO2"
 TEST_SITES = ("Aotizhongxin", "Changping")
 TRAINING_SITES = ("Dongsi", "Dingling")
 _ROWS_TRAINED_AT_A_SITE = 30_000
-FILES: dict[str, str | None] = {
-    "PRSA_Data_Aotizhongxin_20130301-20170228.csv": "72a306d7a095e718c2b46ab482d5a1ac",
-    "PRSA_Data_Changping_20130301-20170228.csv": "1313dca76b70156c98c3bdab05c48f17",
-    "PRSA_Data_Dingling_20130301-20170228.csv": "ead8b0abf1be2c5fcbbd5c64c1dfedca",
-    "PRSA_Data_Dongsi_20130301-20170228.csv": "6b446b87b3ba1acc81d055308cb032bd",
-}
+_FILES = Published(
+    "air",
+    {
+        "PRSA_Data_Aotizhongxin_20130301-20170228.csv": "72a306d7a095e718c2b46ab482d5a1ac",
+        "PRSA_Data_Changping_20130301-20170228.csv": "1313dca76b70156c98c3bdab05c48f17",
+        "PRSA_Data_Dingling_20130301-20170228.csv": "ead8b0abf1be2c5fcbbd5c64c1dfedca",
+        "PRSA_Data_Dongsi_20130301-20170228.csv": "6b446b87b3ba1acc81d055308cb032bd",
+    },
+)
 # The host packs archives anew now and then; the files in them are what is checked.
 _ARCHIVE = Remote("https://archive.ics.uci.edu/static/public/501/beijing+multi+site+air+quality+data.zip")
 
@@ -47,12 +50,11 @@ class Air:
     summary = "hourly air quality at four sites in Beijing, predicting NO2"
 
     def fetch(self) -> None:
-        fetch_files(data_folder() / self.name, FILES, lambda: unzip(_ARCHIVE.fetch(), _ARCHIVE.url))
+        fetch_files(_FILES.folder, _FILES.md5, _FILES.require, lambda: unzip(_ARCHIVE.fetch(), _ARCHIVE.url))
 
     def check(self) -> str:
-        folder = data_folder() / self.name
-        require_files(folder, FILES, self.name)
-        return f"air: {len(FILES)} sites in {folder}"
+        _FILES.check()
+        return f"air: {len(_FILES.md5)} sites in {_FILES.folder}"
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
         needed = rows_needed(clients, rounds)
@@ -68,21 +70,10 @@ def _read_site(site: str, rows: int) -> Rows:
         import pandas
     except ImportError:
         raise InvalidInput("dataset", "air", "reading it needs pandas: pip install 'ofms[experiments]'") from None
-    path = data_folder() / "air" / f"PRSA_Data_{site}_20130301-20170228.csv"
-    content = read_file(path, "air")
-    try:
-        table = pandas.read_csv(io.BytesIO(content))
-    except (ValueError, OSError) as error:
-        raise InvalidInput("file", path, f"it cannot be read as CSV ({error}); fetch it again") from None
-    missing = [column for column in (*FEATURES, TARGET) if column not in table.columns]
-    if missing:
-        raise InvalidInput("file", path, f"the column {missing[0]!r} is missing; fetch it again")
-    table = table.dropna()
+    content = _FILES.read(f"PRSA_Data_{site}_20130301-20170228.csv")
+    table = pandas.read_csv(io.BytesIO(content)).dropna()
     table["wd"] = pandas.factorize(table["wd"])[0]
-    try:
-        values = table[[*FEATURES, TARGET]].iloc[:rows].to_numpy(dtype=np.float64)
-    except ValueError as error:
-        raise InvalidInput("file", path, f"a value is not a number ({error}); fetch it again") from None
+    values = table[[*FEATURES, TARGET]].iloc[:rows].to_numpy(dtype=np.float64)
     return values[:, :-1], values[:, -1]
 
 

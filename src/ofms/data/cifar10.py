@@ -12,22 +12,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from ofms.core.errors import InvalidInput
 from ofms.core.typing import Integers
 from ofms.data.download import Remote, fetch_files, untar
-from ofms.data.folder import data_folder, read_file, require_files
-from ofms.data.images import CLASSES, Pixels, image_stream, image_training_sets
+from ofms.data.folder import Published
+from ofms.data.images import Pixels, image_stream, image_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
 
 _FOLDER = "cifar-10-batches-bin"
-FILES: dict[str, str | None] = {
-    f"{_FOLDER}/data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-    f"{_FOLDER}/data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-    f"{_FOLDER}/data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-    f"{_FOLDER}/data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-    f"{_FOLDER}/data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-    f"{_FOLDER}/test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
-}
+_FILES = Published(
+    "cifar10",
+    {
+        f"{_FOLDER}/data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+        f"{_FOLDER}/data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+        f"{_FOLDER}/data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+        f"{_FOLDER}/data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+        f"{_FOLDER}/data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+        f"{_FOLDER}/test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+    },
+)
 _ARCHIVE = Remote("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
 _PIXELS = 3 * 32 * 32
 
@@ -40,12 +42,11 @@ class Cifar10:
     summary = "60,000 colour images of 32×32 pixels in ten classes"
 
     def fetch(self) -> None:
-        fetch_files(data_folder() / self.name, FILES, lambda: untar(_ARCHIVE.fetch(), _ARCHIVE.url))
+        fetch_files(_FILES.folder, _FILES.md5, _FILES.require, lambda: untar(_ARCHIVE.fetch(), _ARCHIVE.url))
 
     def check(self) -> str:
-        folder = data_folder() / self.name
-        require_files(folder, FILES, self.name)
-        return f"cifar10: {len(FILES)} files in {folder}"
+        _FILES.check()
+        return f"cifar10: {len(_FILES.md5)} files in {_FILES.folder}"
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
         images, labels = _read(["test_batch"])
@@ -60,17 +61,8 @@ class Cifar10:
 
 def _read(batches: list[str]) -> tuple[Pixels, Integers]:
     """Images [.., 3, 32, 32] and labels of some batches: a row is the label, then the pixels channel by channel."""
-    rows = []
-    for batch in batches:
-        path = data_folder() / "cifar10" / _FOLDER / f"{batch}.bin"
-        content = np.frombuffer(read_file(path, "cifar10"), dtype=np.uint8)
-        whole = content.size > 0 and content.size % (1 + _PIXELS) == 0
-        if not whole or content.reshape(-1, 1 + _PIXELS)[:, 0].max() >= CLASSES:
-            raise InvalidInput(
-                "file", path, "it is not a whole batch of CIFAR-10; remove it and fetch it with 'ofms data cifar10'"
-            )
-        rows.append(content.reshape(-1, 1 + _PIXELS))
-    table = np.concatenate(rows)
+    content = b"".join(_FILES.read(f"{_FOLDER}/{batch}.bin") for batch in batches)
+    table = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + _PIXELS)
     return table[:, 1:].reshape(-1, 3, 32, 32), table[:, 0].astype(np.int64)
 
 

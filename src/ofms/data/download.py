@@ -7,13 +7,14 @@ import io
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ofms.core.errors import InvalidInput
 from ofms.core.files import require_writable, write_whole
-from ofms.data.folder import cache_folder, data_folder, md5_of, require_file
+from ofms.data.folder import cache_folder, data_folder
 
 _SECONDS_WITHOUT_AN_ANSWER = 60
 
@@ -26,7 +27,7 @@ class Remote:
     md5: str | None = None
 
     def fetch(self) -> bytes:
-        """The file's bytes, from the cache where they are there already and whole."""
+        """The file's bytes; from the cache where its MD5 is known and they are there already."""
         try:
             import pooch
         except ImportError:
@@ -48,7 +49,11 @@ class Remote:
             raise InvalidInput(
                 "data", self.url, f"it cannot be fetched ({_reason(error)}); put the files into {data_folder()} by hand"
             ) from None
-        return Path(path).read_bytes()
+        content = Path(path).read_bytes()
+        if self.md5 is None:
+            # Nobody can say whether it is whole: what turns out not to be must not be found here the next time.
+            Path(path).unlink()
+        return content
 
 
 def _reason(error: OSError) -> str:
@@ -59,24 +64,31 @@ def _reason(error: OSError) -> str:
     return str(error).rpartition(": ")[2].strip("()'\" ") or type(error).__name__
 
 
-def fetch_files(folder: Path, files: Mapping[str, str | None], sources: Callable[[], Mapping[str, bytes]]) -> None:
+def fetch_files(
+    folder: Path,
+    names: Iterable[str],
+    require: Callable[[str, bytes], object],
+    sources: Callable[[], Mapping[str, bytes]],
+) -> None:
     """Put the files that are missing or not whole into `folder`.
 
     Parameters
     ----------
-    files
-        The MD5 of each file by its path in `folder`; None where none is published.
+    names
+        Their paths in `folder`.
+    require
+        Refuses a file's content that is not what it should be.
     sources
         Fetches and unpacks: the content of each file.
     """
-    missing = [name for name, md5 in files.items() if not _is_whole(folder / name, md5)]
+    missing = [name for name in names if not _is_whole(folder / name, partial(require, name))]
     if not missing:
         return
     contents = sources()
     for name in missing:
         if name not in contents:
             raise InvalidInput("data", name, "the archive that was fetched does not hold it; its host changed it")
-        require_file(folder / name, files[name], contents[name])
+        require(name, contents[name])
     for name in missing:
         require_writable((folder / name).parent)
         write_whole(folder / name, contents[name])
@@ -87,7 +99,7 @@ def ungzip(content: bytes, source: str) -> bytes:
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        raise InvalidInput("data", source, f"it is not a whole gzip archive ({error}); fetch it again") from None
+        raise InvalidInput("data", source, f"it is not a whole gzip archive ({error}); try again") from None
 
 
 def untar(content: bytes, source: str) -> dict[str, bytes]:
@@ -97,7 +109,7 @@ def untar(content: bytes, source: str) -> dict[str, bytes]:
             members = [member for member in archive.getmembers() if member.isfile()]
             return {member.name: file.read() for member in members if (file := archive.extractfile(member))}
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise InvalidInput("data", source, f"it is not a whole tar archive ({error}); fetch it again") from None
+        raise InvalidInput("data", source, f"it is not a whole tar archive ({error}); try again") from None
 
 
 def unzip(content: bytes, source: str) -> dict[str, bytes]:
@@ -111,9 +123,13 @@ def unzip(content: bytes, source: str) -> dict[str, bytes]:
                 elif not name.endswith("/"):
                     files[Path(name).name] = archive.read(name)
     except (OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise InvalidInput("data", source, f"it is not a whole zip archive ({error}); fetch it again") from None
+        raise InvalidInput("data", source, f"it is not a whole zip archive ({error}); try again") from None
     return files
 
 
-def _is_whole(path: Path, md5: str | None) -> bool:
-    return path.is_file() and (md5 is None or md5_of(path.read_bytes()) == md5)
+def _is_whole(path: Path, require: Callable[[bytes], object]) -> bool:
+    try:
+        require(path.read_bytes())
+    except (OSError, InvalidInput):
+        return False
+    return True

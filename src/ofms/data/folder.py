@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ofms.core.errors import InvalidInput
@@ -33,14 +34,33 @@ def read_file(path: Path, dataset: str) -> bytes:
         raise InvalidInput("file", path, f"{error.strerror}; fetch it with 'ofms data {dataset}'") from None
 
 
-def require_file(path: Path, md5: str | None, content: bytes) -> None:
-    """Refuse content that is not the published one."""
-    found = md5_of(content)
-    if md5 is not None and found != md5:
-        raise InvalidInput("file", path, f"its MD5 is {found}, not the published {md5}; remove it and fetch it again")
+@dataclass(frozen=True)
+class Published:
+    """Files whose MD5 is known, by their path in the dataset's folder; none is ever read that is not whole."""
 
+    dataset: str
+    md5: Mapping[str, str]
 
-def require_files(folder: Path, files: Mapping[str, str | None], dataset: str) -> None:
-    """Refuse files that are missing or not the published ones."""
-    for name, md5 in files.items():
-        require_file(folder / name, md5, read_file(folder / name, dataset))
+    @property
+    def folder(self) -> Path:
+        return data_folder() / self.dataset
+
+    def read(self, name: str) -> bytes:
+        """A file's content, or a refusal where it is missing or not the published one."""
+        content = read_file(self.folder / name, self.dataset)
+        self.require(name, content)
+        return content
+
+    def require(self, name: str, content: bytes) -> None:
+        """Refuse content that is not the published one."""
+        found = md5_of(content)
+        if found != self.md5[name]:
+            reason = f"its MD5 is {found}, not the published {self.md5[name]}"
+            raise InvalidInput(
+                "file", self.folder / name, f"{reason}; 'ofms data {self.dataset}' fetches it again"
+            ) from None
+
+    def check(self) -> None:
+        """Refuse files that are missing or not the published ones."""
+        for name in self.md5:
+            self.read(name)

@@ -10,23 +10,23 @@ Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, "Gradient-based learning applied to 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Integers
 from ofms.data.download import Remote, fetch_files, ungzip
-from ofms.data.folder import data_folder, read_file, require_files
+from ofms.data.folder import Published
 from ofms.data.images import Pixels, image_stream, image_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
 
-FILES: dict[str, str | None] = {
-    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
-}
+_FILES = Published(
+    "mnist",
+    {
+        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    },
+)
 # Where PyTorch keeps the files, since their first host is gone.
 _HOST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _PACKED = {
@@ -35,7 +35,6 @@ _PACKED = {
     "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
 }
-_UNSIGNED_BYTES = 8
 
 
 class Mnist:
@@ -46,12 +45,11 @@ class Mnist:
     summary = "70,000 handwritten digits of 28×28 pixels"
 
     def fetch(self) -> None:
-        fetch_files(data_folder() / self.name, FILES, _download)
+        fetch_files(_FILES.folder, _FILES.md5, _FILES.require, _download)
 
     def check(self) -> str:
-        folder = data_folder() / self.name
-        require_files(folder, FILES, self.name)
-        return f"mnist: {len(FILES)} files in {folder}"
+        _FILES.check()
+        return f"mnist: {len(_FILES.md5)} files in {_FILES.folder}"
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
         images, labels = _read("t10k")
@@ -69,20 +67,15 @@ def _download() -> dict[str, bytes]:
 
 
 def _read(part: str) -> tuple[Pixels, Integers]:
-    images, labels = _read_idx(f"{part}-images-idx3-ubyte", 3), _read_idx(f"{part}-labels-idx1-ubyte", 1)
-    if len(images) != len(labels):
-        raise InvalidInput("mnist", part, f"{len(images)} images and {len(labels)} labels do not fit; fetch it again")
+    images, labels = _read_idx(f"{part}-images-idx3-ubyte"), _read_idx(f"{part}-labels-idx1-ubyte")
     return images[:, None], labels.astype(np.int64)
 
 
-def _read_idx(name: str, dimensions: int) -> AnyArray:
+def _read_idx(name: str) -> AnyArray:
     """An array of bytes in the IDX format: two zeros, the type, the number of dimensions, their sizes, the bytes."""
-    path = data_folder() / "mnist" / name
-    content = read_file(path, "mnist")
-    start = 4 + 4 * dimensions
-    shape = [int(size) for size in np.frombuffer(content[4:start], dtype=">u4")] if len(content) >= start else []
-    if content[:4] != bytes([0, 0, _UNSIGNED_BYTES, dimensions]) or len(content) != start + math.prod(shape):
-        raise InvalidInput("file", path, "it is not a whole IDX file; remove it and fetch it with 'ofms data mnist'")
+    content = _FILES.read(name)
+    start = 4 + 4 * content[3]
+    shape = np.frombuffer(content[4:start], dtype=">u4").tolist()
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 

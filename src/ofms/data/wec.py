@@ -24,10 +24,10 @@ from ofms.data.stream import Stream, Task, TrainingSet
 
 TEST_SITES = ("Adelaide", "Perth")
 TRAINING_SITES = ("Sydney", "Tasmania")
-COLUMNS = 49
+ROWS, COLUMNS = 72_000, 49
 ROWS_TRAINED_AT_A_SITE = 70_000
 # No checksums are published: what is checked is the form.
-FILES: dict[str, str | None] = {f"{site}_Data.csv": None for site in (*TEST_SITES, *TRAINING_SITES)}
+FILES = [f"{site}_Data.csv" for site in (*TEST_SITES, *TRAINING_SITES)]
 _ARCHIVE = Remote("https://archive.ics.uci.edu/static/public/494/wave+energy+converters.zip")
 
 
@@ -39,11 +39,13 @@ class Wec:
     summary = "farms of sixteen wave energy converters at four sites, predicting their total power"
 
     def fetch(self) -> None:
-        fetch_files(data_folder() / self.name, FILES, lambda: unzip(_ARCHIVE.fetch(), _ARCHIVE.url))
+        folder = data_folder() / self.name
+        fetch_files(folder, FILES, _parse, lambda: unzip(_ARCHIVE.fetch(), _ARCHIVE.url))
 
     def check(self) -> str:
-        rows = [len(_read_site(site, None)[0]) for site in (*TEST_SITES, *TRAINING_SITES)]
-        return f"wec: {len(rows)} sites of {min(rows):,} rows or more in {data_folder() / self.name}"
+        for name in FILES:
+            _read(name)
+        return f"wec: {len(FILES)} sites of {ROWS:,} rows in {data_folder() / self.name}"
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
         needed = rows_needed(clients, rounds)
@@ -58,25 +60,33 @@ def split_columns(table: Floats) -> Rows:
     return table[:, :-1], table[:, -1]
 
 
-def _read_site(site: str, rows: int | None) -> Rows:
+def _read_site(site: str, rows: int) -> Rows:
+    return split_columns(_read(f"{site}_Data.csv")[:rows])
+
+
+def _read(name: str) -> Floats:
+    return _parse(name, read_file(data_folder() / "wec" / name, "wec"))
+
+
+def _parse(name: str, content: bytes) -> Floats:
+    """The rows of a site's file; refused where it has another form than the published one."""
     try:
         import pandas
     except ImportError:
         raise InvalidInput("dataset", "wec", "reading it needs pandas: pip install 'ofms[experiments]'") from None
-    path = data_folder() / "wec" / f"{site}_Data.csv"
-    content = read_file(path, "wec")
+    path, remedy = data_folder() / "wec" / name, "'ofms data wec' fetches it again"
     try:
-        table = pandas.read_csv(io.BytesIO(content), header=None, nrows=rows)
-        values = table.to_numpy(dtype=np.float64)
+        values = pandas.read_csv(io.BytesIO(content), header=None).to_numpy(dtype=np.float64)
     except ValueError as error:
         reason = str(error).splitlines()[0]
-        raise InvalidInput("file", path, f"it is not a table of numbers ({reason}); fetch it again") from None
-    if values.shape[1] != COLUMNS:
-        raise InvalidInput("file", path, f"it has {values.shape[1]} columns, not {COLUMNS}; fetch it again")
+        raise InvalidInput("file", path, f"it is not a table of numbers ({reason}); {remedy}") from None
+    if values.shape != (ROWS, COLUMNS):
+        found = f"{values.shape[0]:,} rows of {values.shape[1]} columns"
+        raise InvalidInput("file", path, f"it has {found}, not {ROWS:,} of {COLUMNS}; {remedy}")
     if not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise InvalidInput("file", path, f"row {row + 1} lacks a number; fetch it again")
-    return split_columns(values)
+        raise InvalidInput("file", path, f"row {row + 1} lacks a number; {remedy}")
+    return values
 
 
 dataset = Wec()
