@@ -45,8 +45,12 @@ def new_figure(width: float, height: float, *, arranged: bool = True) -> Figure:
 def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[Path], *, ylabel: str) -> None:
     """Write `curves_figure` to files, each in the format of its name."""
     figure = curves_figure(panels, ylabel=ylabel)
-    for path in paths:
-        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+    import matplotlib
+
+    # The same curves make the same file.
+    with matplotlib.rc_context({"svg.hashsalt": "ofms"}):
+        for path in paths:
+            figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str) -> Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,17 +83,14 @@ class Table:
         \toprule
          & count \\
         \midrule
-        a\_1 & \textbf{$1 \pm 2$} \\
+        a\_1 & $\mathbf{1 \pm 2}$ \\
         \bottomrule
         \end{tabular}
         \end{table}
         """
         body = []
         for number, row in enumerate(self.rows):
-            cells = [
-                rf"\textbf{{{_latex(cell)}}}" if (number, column) in self.bold else _latex(cell)
-                for column, cell in enumerate(row)
-            ]
+            cells = [_latex(cell, bold=(number, column) in self.bold) for column, cell in enumerate(row)]
             body.append(" & ".join(cells) + r" \\")
         lines = [
             r"\begin{table}[t]",
@@ -106,16 +104,20 @@ class Table:
             *body,
             r"\bottomrule",
             r"\end{tabular}",
-            *(_latex(note) + r"\\" for note in self.notes),
+            *(r"\par\smallskip " + _latex(note) for note in self.notes),
             r"\end{table}",
         ]
         return "\n".join(lines)
 
 
-def _latex(text: str) -> str:
+def _latex(text: str, bold: bool = False) -> str:
     for plain, escaped in (("\\", r"\textbackslash{}"), ("%", r"\%"), ("_", r"\_"), ("&", r"\&"), ("#", r"\#")):
         text = text.replace(plain, escaped)
     for plain, escaped in (("×10⁻³", r"$\times 10^{-3}$"), ("×", r"$\times$"), ("α", r"$\alpha$"), ("η", r"$\eta$")):
         text = text.replace(plain, escaped)
+    text = re.sub("`([^`]*)`", r"\\texttt{\1}", text)
     mean, sign, spread = text.partition(" ± ")
-    return rf"${mean} \pm {spread}$" if sign and "$" not in text else text.replace("±", r"$\pm$").replace("–", "--")
+    if sign and "$" not in text:
+        return rf"$\mathbf{{{mean} \pm {spread}}}$" if bold else rf"${mean} \pm {spread}$"
+    text = text.replace("±", r"$\pm$").replace("–", "--")
+    return rf"\textbf{{{text}}}" if bold else text
