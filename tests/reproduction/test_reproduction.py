@@ -11,6 +11,7 @@ import torch
 
 from ofms.cli import _main
 from ofms.core.errors import InvalidInput
+from ofms.core.files import FolderLock
 from ofms.drawing.tables import Table
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
@@ -60,6 +61,29 @@ def test_a_cell_is_run_once_and_kept(models: Path, tmp_path: Path, monkeypatch: 
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InvalidInput, match="it is damaged"):
         store().records(wanted)
+
+
+def test_a_look_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    arguments = ["--show", "--quick", "--column", "digits", "--out", str(tmp_path / "out")]
+    for target in ("comparison", "all"):
+        assert _main(["reproduce", target, *arguments]) == 0
+    assert not (tmp_path / "cache" / "ofms").exists()
+    assert not (tmp_path / "out" / "cells").exists()
+
+
+def test_a_cell_that_another_process_runs_is_left_to_it(models: Path, tmp_path: Path) -> None:
+    store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
+    cell = Cell("digits", "ofms-ft", 0, SMALL)
+    folder = store.run_folder(cell)
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("half of it")
+    lock = FolderLock(folder)
+    with pytest.raises(InvalidInput, match="another process runs this cell"):
+        store.records([cell])
+    assert (folder / "config.toml").read_text() == "half of it"
+    lock.close()
+    assert len(store.records([cell])) == 1, "what nobody writes and cannot be gone on with is run anew"
 
 
 def test_a_cells_command_repeats_it(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,8 +190,11 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 
 
 def test_tables_in_latex_escape_what_latex_would_eat() -> None:
-    table = Table("t", "50 % of A & B", ["x_1", "y"], [["a", "7.43 ± 4.91"], ["b", "–"]], frozenset({(0, 1)}))
+    rows = [["a", "7.43 ± 4.91"], ["b", "–"], ["c", "12 KiB"]]
+    table = Table("t", "50 % of A & B", ["x_1", "y"], rows, frozenset({(0, 1), (2, 1)}), notes=["by `ofms run_it`"])
     text = table.latex()
     assert r"50 \% of A \& B" in text
-    assert r"a & \textbf{$7.43 \pm 4.91$} \\" in text
+    assert r"a & $\mathbf{7.43 \pm 4.91}$ \\" in text
+    assert r"c & \textbf{12 KiB} \\" in text
+    assert "\\par\\smallskip by \\texttt{ofms run\\_it}\n\\end{table}" in text
     assert r"b & -- \\" in text

@@ -16,11 +16,12 @@ import numpy as np
 from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import require_writable, write_whole
+from ofms.core.files import is_locked, require_writable, write_whole
 from ofms.core.version import __version__
 from ofms.models.dictionary import Dictionary
+from ofms.reproduction.convex import ServerCurve
 from ofms.runs.config import Experiment, RunConfig, load_experiment
-from ofms.runs.dictionaries import find_dictionary
+from ofms.runs.dictionaries import dictionary_folder, find_dictionary
 from ofms.runs.folder import CONFIG, SUMMARY
 from ofms.runs.interrupt import RunInterrupted
 from ofms.simulator.api import resolve_experiment, simulate
@@ -111,13 +112,15 @@ class CellStore:
     ) -> None:
         self.folder, self.models, self.workers, self.progress = folder, dict(models or {}), workers, progress
         self.used: dict[str, Record] = {}
-        self._prepare, self._run_missing, self._keep_runs = prepare, run, keep_runs
+        self.runs_missing = run
+        self._prepare, self._keep_runs = prepare, keep_runs
         self._dictionaries: dict[str, tuple[Dictionary, str]] = {}
 
     def records(self, cells: Iterable[Cell]) -> list[Record]:
         """The records of cells, in their order; those that are missing are run, or left out."""
-        cells = list(cells)
-        missing = [cell for cell in cells if self.find(cell) is None] if self._run_missing else []
+        # Without a dictionary there is nothing to show, and a look does not train one.
+        cells = [cell for cell in cells if self.runs_missing or self.has_dictionary(cell.experiment)]
+        missing = [cell for cell in cells if self.find(cell) is None] if self.runs_missing else []
         if missing:
             require_writable(self.folder)
         with tqdm(
@@ -132,6 +135,22 @@ class CellStore:
         self.used |= known
         return list(known.values())
 
+    def computed(self, name: str, compute: Callable[[], ServerCurve]) -> ServerCurve | None:
+        """A curve that is no run, kept like one; None where it is missing and only a look was asked for."""
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            if not self.runs_missing:
+                return None
+            require_writable(self.folder)
+            curve = compute()
+            kept = {"regret": _rounded(curve.regret, 5), "bound": curve.bound}
+            write_whole(path, msgspec.json.encode(kept) + b"\n")
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=_KeptCurve)
+        except msgspec.DecodeError as error:
+            raise _damaged(path, error) from None
+        return ServerCurve(np.array(found.regret), found.bound)
+
     def find(self, cell: Cell) -> Record | None:
         """A cell's record, if it was run before."""
         path = self._path(cell)
@@ -142,13 +161,19 @@ class CellStore:
         try:
             return msgspec.json.decode(content, type=Record)
         except msgspec.DecodeError as error:
-            raise InvalidInput("cell", path, f"it is damaged ({error}); remove it to run it again") from None
+            raise _damaged(path, error) from None
 
     def config(self, cell: Cell) -> RunConfig:
         """The resolved configuration of a cell, with the dictionary's folder left out."""
         given = {"history": 0, "seed": cell.seed} | dict(cell.given)
         _, config = resolve_experiment(cell.experiment, policy=cell.policy, given=given)
         return msgspec.structs.replace(config, models=None)
+
+    def has_dictionary(self, experiment: str) -> bool:
+        """Whether an experiment's dictionary is there, so that nothing has to be pre-trained."""
+        loaded = self._prepare(load_experiment(experiment))
+        named = self.models.get(experiment, loaded.models)
+        return named is not None or dictionary_folder(loaded, experiment).exists()
 
     def dictionary(self, experiment: str) -> tuple[Dictionary, str]:
         """An experiment's dictionary and its revision; pre-trained where it is missing."""
@@ -175,6 +200,8 @@ class CellStore:
     def _run(self, cell: Cell) -> None:
         dictionary, revision = self.dictionary(cell.experiment)
         folder = self.run_folder(cell)
+        if is_locked(folder):
+            raise InvalidInput("folder", folder, "another process runs this cell; wait for that, or stop it")
         options: dict[str, Any] = {"models": dictionary, "workers": self.workers, "progress": self.progress}
         interrupted = (folder / CONFIG).exists() and not (folder / SUMMARY).exists()
         if folder.exists() and (cell.loopback or not interrupted):
@@ -212,6 +239,15 @@ class CellStore:
         except InvalidInput:
             shutil.rmtree(folder)
             return None
+
+
+class _KeptCurve(msgspec.Struct, frozen=True):
+    regret: list[float]
+    bound: float
+
+
+def _damaged(path: Path, error: Exception) -> InvalidInput:
+    return InvalidInput("cell", path, f"it is damaged ({error}); remove it to run it again")
 
 
 def _record(cell: Cell, config: RunConfig, result: Result, revision: str, command: str) -> Record:

@@ -109,8 +109,8 @@ def record_data(record: Record) -> dict[str, Any]:
     }
 
 
-def seeds_note(bench: Bench) -> str:
-    counts = {title_of(column): len(bench.size.seed_range(column)) for column in bench.columns}
+def seeds_note(bench: Bench, columns: Iterable[str]) -> str:
+    counts = {title_of(column): len(bench.size.seed_range(column)) for column in columns}
     return "Seeds: " + ", ".join(f"{title} {count}" for title, count in counts.items()) + "."
 
 
