@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 
 from ofms.core.draws import Draws, Purpose
 from ofms.core.errors import InvalidInput
+from ofms.core.messages import Grants
 from ofms.core.schedule import Schedule
-from ofms.policies.budgeted_experts import explore_clusters
+from ofms.policies.budgeted_experts import bin_probabilities, pack_bins
 from ofms.policies.exp3 import Exp3
 from ofms.policies.protocol import Fleet, Policy
 from ofms.policies.subsets import fill_budgets, most_upload
@@ -126,23 +129,60 @@ def test_subsets_that_make_no_sense_are_refused(name: str, subset: object, messa
         policy_of(name, fleet_of([2, 2, 2, 2], [4, 10]), subset=subset)
 
 
-def test_budgeted_experts_observe_with_the_probability_they_divide_by() -> None:
-    """Enumerate the draws of a client whose weights are uneven: q is the share in which a model is held."""
+def test_budgeted_experts_hold_the_bin_of_what_they_drew() -> None:
+    """Bins of [3, 2, 1] and [2]; q is the sum of a bin's probabilities, and an observed loss is divided by it."""
     fleet = fleet_of([3, 2, 2, 1], [6])
-    cluster, clusters = explore_clusters(fleet.catalogue, fleet.budgets)
-    assert clusters.tolist() == [3]
-    pmf = np.array([0.4, 0.3, 0.2, 0.1])
-    share = np.zeros(4)
-    for chosen in range(4):
-        for drawn in range(3):
-            share += pmf[chosen] / 3 * ((cluster[0] == drawn) | (np.arange(4) == chosen))
-    assert share.tolist() == pytest.approx((pmf + (1 - pmf) / 3).tolist())
-    state, _, plan, reports, _ = first_exchange(policy_of("budgeted-experts", fleet), fleet, np.full((1, 4), 0.5))
-    assert plan.inclusion[0].tolist() == pytest.approx([0.25 + 0.75 / 3] * 4)
-    assert state.cumulative_losses[0].tolist() == pytest.approx((plan.held[0] * 1.0).tolist())
+    policy = policy_of("budgeted-experts", fleet)
+    state, _, plan, reports, _ = first_exchange(policy, fleet, np.full((1, 4), 0.5))
+    assert plan.inclusion[0].tolist() == [0.75, 0.75, 0.25, 0.75]
+    assert plan.held[0].tolist() in ([True, True, False, True], [False, False, True, False])
+    assert state.cumulative_losses[0].tolist() == pytest.approx((plan.held[0] * 0.5 / plan.inclusion[0]).tolist())
     assert not reports.updated.any()
-    with pytest.raises(InvalidInput, match=r"budget = 5 bytes: .* largest model twice"):
-        policy_of("budgeted-experts", fleet_of([3, 2, 2], [5]))
+    # ln K/η + η R T/2, least at the tuned rate: √(2 R T ln K).
+    assert policy.bound is not None
+    assert policy.bound.tolist() == pytest.approx([np.sqrt(2 * 2 * fleet.schedule.rounds * np.log(4))])
+    with pytest.raises(InvalidInput, match="prediction = all: use one or mean"):
+        policy_of("budgeted-experts", fleet, prediction="all")
+
+
+def test_budgeted_experts_may_predict_with_the_mean_of_a_bin() -> None:
+    fleet = fleet_of([3, 2, 2, 1], [6])
+    policy = policy_of("budgeted-experts", fleet, prediction="mean", learning_rate=1.0)
+    _, _, plan, _, _ = first_exchange(policy, fleet, np.full((1, 4), 0.5))
+    assert plan.vote[0].tolist() == pytest.approx((plan.held[0] / plan.held[0].sum()).tolist())
+    state = replace(
+        policy.client.join(fleet.catalogue, fleet.budgets, np.arange(1)),
+        cumulative_losses=np.array([[0.0, 1.0, 2.0, 3.0]]),
+    )
+    weights = np.exp(-np.array([0.0, 1.0, 2.0, 3.0]))
+    votes, seeds = np.zeros(4), 400
+    for seed in range(seeds):
+        drawn, requests = policy.client.request(state, Draws(seed, 0))
+        held = requests.wanted
+        grants = Grants(0, np.arange(1), held, held, None, np.array([False]), 1, np.zeros(4, np.int64))
+        vote = policy.client.plan(drawn, grants)[1].vote[0]
+        assert vote.sum() == pytest.approx(1)
+        assert vote[held[0]].tolist() == pytest.approx((weights[held[0]] / weights[held[0]].sum()).tolist())
+        votes += vote / seeds
+    assert votes.tolist() == pytest.approx((weights / weights.sum()).tolist(), abs=0.05)
+
+
+@given(
+    costs=st.lists(st.integers(1, 9), min_size=2, max_size=12),
+    losses=st.lists(st.floats(0, 30), min_size=12, max_size=12),
+    room=st.integers(0, 30),
+)
+def test_what_budgeted_experts_divide_by_sums_to_the_number_of_bins(
+    costs: list[int], losses: list[float], room: int
+) -> None:
+    """Σ_k p_k/q_k = R, which is what their regret rests on; every bin fits the budget."""
+    catalogue = fleet_of(costs, [100]).catalogue
+    budget = np.array([max(costs) + room])
+    place, bins = pack_bins(catalogue, budget)
+    assert np.bincount(place[0], weights=costs).max() <= budget[0]
+    weights = np.exp(-np.array([losses[: len(costs)]]))
+    pmf = weights / weights.sum()
+    assert (pmf / bin_probabilities(pmf, place, int(bins[0]))).sum() == pytest.approx(bins[0])
 
 
 def test_upload_groups_set_who_uploads_whatever_the_bandwidth() -> None:

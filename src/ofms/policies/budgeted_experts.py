@@ -1,10 +1,10 @@
-"""Budgeted expert advice: exponential weights, with a random cluster of models observed beside the chosen one.
+"""Budgeted expert advice: exponential weights over models that are packed into bins, one bin observed at a time.
 
-A client draws a model from its weights and explores with one cluster of a partition of all models that leaves room for
-any chosen one. Clients learn alone, and nothing is fine-tuned: it is what selection under a budget comes to without
-a federation. The clusters stand in for the authors' random queries: with costs c and a budget B, a model is observed
-with a probability of at least 1/m, where m clusters of capacity B - max c take all models, which is what their regret
-of O(√(C/B · T ln K)), C = Σ c, rests on.
+The models are packed once into R bins that each fit the budget. A client draws a model from its weights, holds all
+models of its bin, and predicts with the drawn one, or with the weighted mean of the bin. A bin is held with the
+probability that its models have together, by which the observed losses are divided: Σ p/q = R, from which a regret of
+O(√(R T ln K)) follows without exploration, and R is about C/B where all models cost C together. Clients learn alone,
+and nothing is fine-tuned: it is what selection under a budget comes to without a federation.
 
 References
 ----------
@@ -37,22 +37,25 @@ class Settings:
     Attributes
     ----------
     learning_rate
-        η: a number, a number over √T, or `tuned` for √(2 ln K/(m n T)).
+        η: a number, a number over √T, or `tuned` for √(2 ln K/(R n T)).
+    prediction
+        With `one` model, the drawn one, or with the `mean` of its bin, weighted as they are drawn.
     loss_bound
         As in OFMS-FT.
     """
 
     learning_rate: float | str = "tuned"
+    prediction: str = "one"
     loss_bound: str = "clip"
 
 
 @dataclass(frozen=True, eq=False)
 class ClientState:
-    """What a client remembers: its weights, its clusters, what it drew for the coming exchange, and what it holds."""
+    """What a client remembers: its weights, its bins, what it drew for the coming exchange, and what it holds."""
 
     client: Integers
-    cluster: Integers
-    clusters: Integers
+    bin: Integers
+    bins: Integers
     learning_rate: Floats
     cumulative_losses: Floats
     pmf: Floats
@@ -67,17 +70,18 @@ class Client:
     """Draw, observe, learn; alone."""
 
     learning_rate: float | str
+    prediction: str
     schedule: Schedule
 
     def join(self, catalogue: Catalogue, budgets: Integers, clients: Integers) -> ClientState:
         require_budgets(catalogue, budgets)
-        cluster, clusters = explore_clusters(catalogue, budgets)
+        place, bins = pack_bins(catalogue, budgets)
         shape = (clients.size, len(catalogue))
-        rates = [_rate(self.learning_rate, len(catalogue), count, self.schedule) for count in clusters.tolist()]
+        rates = [_rate(self.learning_rate, len(catalogue), count, self.schedule) for count in bins.tolist()]
         return ClientState(
             client=clients,
-            cluster=cluster,
-            clusters=clusters,
+            bin=place,
+            bins=bins,
             learning_rate=np.array(rates),
             cumulative_losses=np.zeros(shape),
             pmf=np.full(shape, 1.0 / shape[1]),
@@ -89,14 +93,16 @@ class Client:
     def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
         pmf = selection.probabilities(state.cumulative_losses, state.learning_rate)
         chosen = selection.draw_model(pmf, draws.uniform(Purpose.MODEL, state.client))
-        drawn = selection.draw_cluster(state.clusters, draws.uniform(Purpose.CLUSTER, state.client))
-        wanted = (state.cluster == drawn[:, None]) | (np.arange(pmf.shape[1]) == chosen[:, None])
-        inclusion = pmf + (1 - pmf) / state.clusters[:, None]
+        wanted = state.bin == np.take_along_axis(state.bin, chosen[:, None], axis=1)
+        inclusion = bin_probabilities(pmf, state.bin, int(state.bins.max(initial=1)))
         state = replace(state, pmf=pmf, chosen=chosen, inclusion=inclusion, exchange=draws.exchange)
         return state, Requests(draws.exchange, state.client, wanted, state.holding)
 
     def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
-        vote = (np.arange(state.pmf.shape[1]) == state.chosen[:, None]).astype(np.float64)
+        if self.prediction == "mean":
+            vote = np.where(grants.held, state.pmf / state.inclusion, 0.0)
+        else:
+            vote = (np.arange(state.pmf.shape[1]) == state.chosen[:, None]).astype(np.float64)
         state = replace(state, holding=versions_held(grants.held, grants.version))
         return state, Plan(grants.held, vote, state.inclusion, np.zeros(vote.shape))
 
@@ -107,37 +113,45 @@ class Client:
         return replace(state, cumulative_losses=cumulative), reports
 
 
-def explore_clusters(catalogue: Catalogue, budgets: Integers) -> tuple[Integers, Integers]:
-    """[N, K] the cluster of each model for clients of some budgets, and [N] how many there are."""
-    largest = int(catalogue.storage.max())
+def pack_bins(catalogue: Catalogue, budgets: Integers) -> tuple[Integers, Integers]:
+    """[N, K] the bin of each model for clients of some budgets, and [N] how many there are."""
     kinds, kind = np.unique(budgets, return_inverse=True)
-    packings = [first_fit_decreasing(catalogue.storage, int(budget) - largest) for budget in kinds]
-    cluster = np.stack([packing.bin for packing in packings])[kind]
-    return cluster, np.array([packing.count for packing in packings])[kind]
+    packings = [first_fit_decreasing(catalogue.storage, int(budget)) for budget in kinds]
+    place = np.stack([packing.bin for packing in packings])[kind]
+    return place, np.array([packing.count for packing in packings])[kind]
+
+
+def bin_probabilities(pmf: Floats, place: Integers, bins: int) -> Floats:
+    """[N, K] the probability that the bin of a model is drawn: the sum over its models.
+
+    >>> bin_probabilities(np.array([[0.5, 0.2, 0.3]]), np.array([[0, 1, 0]]), 2).tolist()
+    [[0.8, 0.2, 0.8]]
+    """
+    rows = np.arange(len(pmf))[:, None] * bins
+    total = np.bincount((rows + place).ravel(), weights=pmf.ravel(), minlength=len(pmf) * bins)
+    # Of a bin whose models have come to nothing it is 0, and it is never drawn; a division must still be one.
+    return np.maximum(np.take_along_axis(total.reshape(len(pmf), bins), place, axis=1), np.finfo(np.float64).tiny)
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
     """Budgeted expert advice for a fleet."""
     require_budgets(fleet.catalogue, fleet.budgets)
     require_common_settings(settings.loss_bound)
-    least = 2 * int(fleet.catalogue.storage.max())
-    if fleet.budgets.min() < least:
-        raise InvalidInput(
-            "budget", f"{int(fleet.budgets.min())} bytes", f"it must hold the largest model twice; give {least} bytes"
-        )
+    if settings.prediction not in ("one", "mean"):
+        raise InvalidInput("prediction", settings.prediction, "use one or mean")
     models, schedule = len(fleet.catalogue), fleet.schedule
-    _, clusters = explore_clusters(fleet.catalogue, fleet.budgets)
-    rates = np.array([_rate(settings.learning_rate, models, count, schedule) for count in clusters.tolist()])
+    _, bins = pack_bins(fleet.catalogue, fleet.budgets)
+    rates = np.array([_rate(settings.learning_rate, models, count, schedule) for count in bins.tolist()])
     bound, not_covered = None, ""
     if settings.loss_bound == "raw":
         not_covered = "the selection loss is not bounded"
     elif rates.min() == 0:
         not_covered = "a learning rate of 0 never learns"
     else:
-        bound = math.log(models) / rates + rates * clusters * schedule.interval * schedule.rounds / 2
+        bound = math.log(models) / rates + rates * bins * schedule.interval * schedule.rounds / 2
     return Policy(
         name="budgeted-experts",
-        client=Client(settings.learning_rate, schedule),
+        client=Client(settings.learning_rate, settings.prediction, schedule),
         server=GrantingServer(None),
         local=None,
         loss_bound=settings.loss_bound,
@@ -147,6 +161,6 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-def _rate(learning_rate: float | str, models: int, clusters: int, schedule: Schedule) -> float:
-    tuned = math.sqrt(2 * math.log(models) / (clusters * schedule.interval * schedule.rounds))
+def _rate(learning_rate: float | str, models: int, bins: int, schedule: Schedule) -> float:
+    tuned = math.sqrt(2 * math.log(models) / (bins * schedule.interval * schedule.rounds))
     return resolve_rate("learning_rate", learning_rate, rounds=schedule.rounds, tuned=tuned)

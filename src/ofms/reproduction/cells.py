@@ -20,7 +20,7 @@ from ofms.core.files import is_locked, require_writable, write_whole
 from ofms.core.version import __version__
 from ofms.models.dictionary import Dictionary
 from ofms.reproduction.convex import ServerCurve
-from ofms.runs.config import Experiment, RunConfig, load_experiment
+from ofms.runs.config import Experiment, RunConfig, load_experiment, without_nothing
 from ofms.runs.dictionaries import dictionary_folder, find_dictionary
 from ofms.runs.folder import CONFIG, SUMMARY
 from ofms.runs.interrupt import RunInterrupted
@@ -188,7 +188,7 @@ class CellStore:
 
     def _path(self, cell: Cell) -> Path:
         # What is not said is left out, so that a field that is added later leaves old keys as they are.
-        config = {key: value for key, value in msgspec.to_builtins(self.config(cell)).items() if value is not None}
+        config = without_nothing(msgspec.to_builtins(self.config(cell)))
         made = [config, self.dictionary(cell.experiment)[1], cell.loopback]
         key = hashlib.sha256(msgspec.json.encode(made, order="deterministic")).hexdigest()[:12]
         return self.folder / f"{Path(cell.experiment).stem}-{cell.policy}-seed{cell.seed}-{key}.json"

@@ -391,7 +391,10 @@ def _choices_of(name: str, models: int) -> list[tuple[str, list[dict[str, Any]],
             ("the server's mean of (3r2)", [{"server_step": 1}], all_seeds),
         ],
         "fed-omd": one_model,
-        "perfedavg": one_model,
+        "perfedavg": [
+            *one_model,
+            ("adapting at 0.0001, 0.001, 0.01", [{"adaptation_rate": rate} for rate in (1e-4, 1e-3, 1e-2)], one_seed),
+        ],
     }
     return known[name]
 

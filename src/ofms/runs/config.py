@@ -112,7 +112,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         return Fleet(catalogue, budgets, bandwidth, Schedule(self.rounds, self.interval))
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(_without_nothing(msgspec.to_builtins(self)))
+        return tomli_w.dumps(without_nothing(msgspec.to_builtins(self)))
 
 
 RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {"settings", "experiment", "dataset", "stream", "policy"}
@@ -142,13 +142,13 @@ def resolve(
     preset = load_preset(preset_name)
     settings: dict[str, Any] = {}
     for layer in (preset.settings, getattr(preset, task), experiment.settings):
-        settings |= {key: value for key, value in layer.items() if key in known}
+        settings |= {key: _said(value) for key, value in layer.items() if key in known}
     for key, value in given.items():
         if key in RUN_FIELDS:
             continue
         if key not in known:
             raise _unknown(key, policy)
-        settings[key] = None if isinstance(value, str) and value.lower() == "none" else value
+        settings[key] = _said(value)
     fields: dict[str, Any] = {
         "experiment": name,
         "dataset": experiment.dataset,
@@ -213,10 +213,15 @@ def _checked(fields: dict[str, Any]) -> RunConfig:
     return msgspec.structs.replace(config, settings=written_out)
 
 
-def _without_nothing(values: dict[str, Any]) -> dict[str, Any]:
+def _said(value: Any) -> Any:
+    """A setting as it was written: TOML and the command know no null, and say none."""
+    return None if isinstance(value, str) and value.lower() == "none" else value
+
+
+def without_nothing(values: dict[str, Any]) -> dict[str, Any]:
     """Nested tables without the keys that have no value: TOML knows no null."""
     return {
-        key: _without_nothing(value) if isinstance(value, dict) else value
+        key: without_nothing(value) if isinstance(value, dict) else value
         for key, value in values.items()
         if value is not None
     }
