@@ -113,7 +113,13 @@ class Table:
 def _latex(text: str, bold: bool = False) -> str:
     for plain, escaped in (("\\", r"\textbackslash{}"), ("%", r"\%"), ("_", r"\_"), ("&", r"\&"), ("#", r"\#")):
         text = text.replace(plain, escaped)
-    for plain, escaped in (("×10⁻³", r"$\times 10^{-3}$"), ("×", r"$\times$"), ("α", r"$\alpha$"), ("η", r"$\eta$")):
+    for plain, escaped in (
+        ("×10⁻³", r"$\times 10^{-3}$"),
+        ("×", r"$\times$"),
+        ("α", r"$\alpha$"),
+        ("η", r"$\eta$"),
+        ("→", r"$\to$"),
+    ):
         text = text.replace(plain, escaped)
     text = re.sub("`([^`]*)`", r"\\texttt{\1}", text)
     mean, sign, spread = text.partition(" ± ")
