@@ -385,7 +385,7 @@ def _choices_of(name: str, models: int) -> list[tuple[str, list[dict[str, Any]],
         ("all upload, or half of the clients", [{"upload_groups": groups} for groups in (1, 2)], one_seed),
     ]
     own_exp3: list[tuple[str, list[dict[str, Any]], _Seeds]] = [
-        ("five random subsets", [{}], all_seeds),
+        ("random subsets, another with each seed", [{}], all_seeds),
         ("the first models that fit", [{"subset": "first"}], all_seeds),
         ("feedback of all stored models", [{"feedback": "all"}], all_seeds),
         ("exploration of 0.1", [{"exploration": 0.1}], all_seeds),
