@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ofms.device.device import Device
 from ofms.device.entries import Labelled
 from ofms.device.journal import Journal, read_entries
 from ofms.device.letters import Letter, seal, unseal
+from ofms.device.store import Store
 from ofms.federation.hub import Hub
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
@@ -243,7 +245,7 @@ def test_inputs_have_one_shape(tmp_path: Path) -> None:
         assert device.waiting == [first.id]
     for _ in range(2):
         with Device(store, budget=budget, mail=False) as again:
-            with pytest.raises(ofms.InvalidInput, match="give that shape"):
+            with pytest.raises(ofms.InvalidInput, match="give the same shape"):
                 again.predict(np.zeros((1, 9, 9)))
             # The journal the first time, a snapshot the second.
             again.collect(now=True)
@@ -405,3 +407,23 @@ def test_a_full_disk_does_not_split_memory_from_what_is_written(
     device._store.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
         assert (again.exchange, again.holding, again.waiting) == (1, [chosen], [answer.id])
+
+
+def test_a_close_right_after_a_look_is_not_missed(tmp_path: Path) -> None:
+    """The thread that writes the journal has just seen that the store is open, and is closed the next moment."""
+    store = Store(tmp_path)
+    store.entries()
+
+    class ClosedAfterwards(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            found = super().wait(timeout)
+            self.set()
+            store._waiting.set()
+            return found
+
+    store._closed = ClosedAfterwards()
+    store.append(Labelled(1, 0.5))
+    store._writer.join(20)
+    assert not store._writer.is_alive()
+    store.close()
+    assert read_entries(tmp_path / "journal-0") == [Labelled(1, 0.5)]

@@ -88,8 +88,11 @@ class Store:
 
     def _write(self) -> None:
         """Write the journal shortly after its first record that waits, until the store is closed."""
-        while self._waiting.wait() and not self._closed.wait(FLUSH_SECONDS):
+        while self._waiting.wait():
+            # Cleared before the look at `_closed`, which is set first: cleared after it, a close in between is missed.
             self._waiting.clear()
+            if self._closed.wait(FLUSH_SECONDS):
+                return
             journal = self._journal
             try:
                 if journal is not None:
