@@ -56,9 +56,7 @@ class Published:
         found = md5_of(content)
         if found != self.md5[name]:
             reason = f"its MD5 is {found}, not the published {self.md5[name]}"
-            raise InvalidInput(
-                "file", self.folder / name, f"{reason}; 'ofms data {self.dataset}' fetches it again"
-            ) from None
+            raise InvalidInput("file", self.folder / name, f"{reason}; 'ofms data {self.dataset}' fetches it again")
 
     def check(self) -> None:
         """Refuse files that are missing or not the published ones."""
