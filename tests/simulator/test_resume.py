@@ -22,6 +22,7 @@ from ofms.policies import MODULES
 from ofms.runs import interrupt
 from ofms.runs.checkpoint import Checkpoints
 from ofms.runs.interrupt import RunInterrupted, StopRequest
+from ofms.runs.units import human_bytes
 from ofms.simulator import api
 from tests.problems import fleet_of, image_problem, policy_of, regression_problem
 
@@ -210,6 +211,15 @@ def test_what_cannot_go_on_is_refused(stopped: Path, monkeypatch: pytest.MonkeyP
     resume()
     with pytest.raises(ofms.InvalidInput, match="it is finished"):
         resume()
+
+
+def test_the_bytes_shown_are_those_of_the_whole_run(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dictionary, stream = regression_problem()
+    result = ofms.simulate(resume=stopped, models=dictionary, stream=stream, progress=True)
+    down, up = (human_bytes(int(result.clients[key].sum())) for key in ("down", "up"))
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"round {stream.rounds} of {stream.rounds}, 0 s left" in last
+    assert last.endswith(f"down {down}, up {up}")
 
 
 def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

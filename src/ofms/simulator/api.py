@@ -236,7 +236,9 @@ def _run(
     started = time.perf_counter() - elapsed
     with (
         RunFolder(folder, config, rounds=before) if folder is not None else nullcontext() as written,
-        Progress(policy.name, metric, config.rounds, done=before, shown=progress) as view,
+        Progress(
+            policy.name, metric, config.rounds, before=written.lines if written is not None else [], shown=progress
+        ) as view,
         StopRequest() if folder is not None else nullcontext() as stop,
         start_tracker(tracker, config, folder) if tracker and folder else nullcontext() as tracking,
     ):

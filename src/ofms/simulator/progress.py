@@ -20,11 +20,15 @@ class Progress:
     In a terminal two lines are drawn over and over; elsewhere a line comes every ten seconds and at the end.
     """
 
-    def __init__(self, name: str, metric: str, rounds: int, *, done: int, shown: bool) -> None:
-        self.name, self.metric, self.rounds, self.done, self.shown = name, metric, rounds, done, shown
+    def __init__(
+        self, name: str, metric: str, rounds: int, *, before: Sequence[Mapping[str, Any]], shown: bool
+    ) -> None:
+        self.name, self.metric, self.rounds, self.done, self.shown = name, metric, rounds, len(before), shown
         self.live = shown and sys.stderr.isatty()
         self._began = self._last = time.monotonic()
-        self._start, self._down, self._up = done, 0, 0
+        self._start = self.done
+        self._down, self._up = 0, 0
+        self._count(before)
 
     def __enter__(self) -> Self:
         self._bar: tqdm[Any] = tqdm(
@@ -49,8 +53,7 @@ class Progress:
         if not self.shown:
             return
         self.done += len(lines)
-        self._down += sum(line["down"] for line in lines)
-        self._up += sum(line["up"] for line in lines)
+        self._count(lines)
         if self.live:
             self._figures.set_description_str(f"  {self.figures(lines[-1])}", refresh=False)
             self._bar.update(len(lines))
@@ -65,6 +68,10 @@ class Progress:
                 file=sys.stderr,
                 flush=True,
             )
+
+    def _count(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self._down += sum(line["down"] for line in lines)
+        self._up += sum(line["up"] for line in lines)
 
     def figures(self, line: Mapping[str, Any]) -> str:
         """The figures of a round in one line."""
