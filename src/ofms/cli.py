@@ -219,7 +219,7 @@ def compare(
     from ofms.reproduction.bench import Bench, Size
     from ofms.reproduction.cells import CellStore
     from ofms.reproduction.page import write_section
-    from ofms.reproduction.targets import comparison, first_runs
+    from ofms.reproduction.published import comparison, first_runs
 
     _require_workers(workers)
     folder = Path(out) / f"compare-{Path(experiment).stem}"

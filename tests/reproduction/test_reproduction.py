@@ -19,8 +19,9 @@ from ofms.reproduction import cells
 from ofms.reproduction.bench import POLICIES, Bench, Size
 from ofms.reproduction.cells import Cell, CellStore
 from ofms.reproduction.page import reproduce_targets
+from ofms.reproduction.published import comparison
 from ofms.reproduction.summaries import paper
-from ofms.reproduction.targets import TARGETS, comparison
+from ofms.reproduction.targets import TARGETS
 
 SMALL = {"clients": 4, "rounds": 12, "budget": "3"}
 

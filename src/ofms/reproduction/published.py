@@ -1,0 +1,223 @@
+"""The paper's tables and its figure: which cells each of them shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ofms.core.errors import InvalidInput
+from ofms.drawing.tables import Table
+from ofms.policies.registry import setting_names
+from ofms.reproduction.bench import BUDGETS, MIXED, POLICIES, Bench, Figure, Section, title_of
+from ofms.reproduction.cells import Cell, Record
+from ofms.reproduction.summaries import (
+    best_row,
+    bytes_a_round,
+    paper,
+    paper_column,
+    record_data,
+    regret_curve,
+    runs_of,
+    scale,
+    seeds_note,
+    show,
+    summarise,
+    synthetic_note,
+    unit,
+)
+from ofms.runs.config import RUN_FIELDS
+
+_CLIENTS_TIMED = 2
+
+
+def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given: Any) -> Section:
+    """table:2: all policies on all datasets; and what they send."""
+    names = list(policies)
+    known = {name: setting_names(name) | RUN_FIELDS for name in names}
+    for key, value in given.items():
+        if not any(key in each for each in known.values()):
+            raise InvalidInput(key, value, f"none of {', '.join(names)} has such a setting")
+    runs = {
+        (name, column): bench.runs(column, name, **{key: value for key, value in given.items() if key in known[name]})
+        for column in bench.columns
+        for name in names
+    }
+    header, rows, bold = [""], [[POLICIES.get(name, name)] for name in names], set()
+    for column in bench.columns:
+        published = paper("comparison").get(paper_column(column), {})
+        header += [f"{title_of(column)}, {unit(column)}", "paper"]
+        figures = {name: summarise(runs[name, column]) for name in names}
+        for name, row in zip(names, rows, strict=True):
+            row += [show(figures[name]), show(published.get(name))]
+        place = best_row([figures[name] for name in names], runs_of(runs, column))
+        if place is not None:
+            bold.add((place, len(header) - 2))
+    for label, key in (
+        ("a uniformly random model", "random_model"),
+        ("the best model in hindsight", "best_in_hindsight"),
+    ):
+        row = [f"{label} (of OFMS-FT's run)"]
+        for column in bench.columns:
+            found = runs.get(("ofms-ft", column), [])
+            row += [f"{scale(found) * np.mean([getattr(run, key) for run in found]):.2f}" if found else "–", ""]
+        rows.append(row)
+    table = Table(
+        "comparison",
+        "Mean ± standard deviation over clients; accuracy in %, squared errors ×10⁻³",
+        header,
+        rows,
+        frozenset(bold),
+        notes=[seeds_note(bench, bench.columns), *synthetic_note(bench.columns)],
+        data=[record_data(record) for records in runs.values() for record in records],
+    )
+    return Section(
+        "comparison",
+        "The comparison",
+        "All policies with the settings of each experiment's file, beside the paper's figures (its table 2).",
+        [table, traffic(bench, runs, names)],
+    )
+
+
+def first_runs(bench: Bench, policies: Iterable[str], **given: Any) -> list[Path]:
+    """The folders of the first seed's runs of a comparison, for a report."""
+    folders = []
+    for name in policies:
+        known = setting_names(name) | RUN_FIELDS
+        some = {key: value for key, value in given.items() if key in known}
+        folders += [bench.store.run_folder(Cell(column, name, 0, some)) for column in bench.columns]
+    return [folder for folder in folders if folder.exists()]
+
+
+def traffic(bench: Bench, runs: Mapping[tuple[str, str], list[Record]], names: Sequence[str]) -> Table:
+    """What a client downloads and uploads in a round, on average."""
+    header, rows = [""], [[POLICIES.get(name, name)] for name in names]
+    for column in bench.columns:
+        title = title_of(column)
+        header += [f"{title}, down", "up"]
+        for name, row in zip(names, rows, strict=True):
+            row += [bytes_a_round(runs[name, column], "down"), bytes_a_round(runs[name, column], "up")]
+    data = [record_data(record) for records in runs.values() for record in records]
+    return Table("traffic", "Bytes of a client and round, on average", header, rows, data=data)
+
+
+def budgets(bench: Bench) -> Section:
+    """table:3 and table:4: OFMS-FT with more and with less memory."""
+    rows = [[f"B = {budget}"] for budget in BUDGETS]
+    header, data = [""], []
+    for column in bench.columns:
+        published = paper("budgets").get(paper_column(column), {})
+        found = {budget: bench.runs(column, budget=budget) for budget in BUDGETS}
+        header += [f"{title_of(column)}, {unit(column)}", "paper"]
+        for budget, row in zip(BUDGETS, rows, strict=True):
+            row += [show(summarise(found[budget])), show(published.get(budget))]
+            data += [record_data(record) for record in found[budget]]
+    table = Table(
+        "budgets",
+        "OFMS-FT, mean ± standard deviation over clients; accuracy in %, squared errors ×10⁻³",
+        header,
+        rows,
+        notes=[seeds_note(bench, bench.columns), *synthetic_note(bench.columns)],
+        data=data,
+    )
+    return Section(
+        "budgets", "Memory", "OFMS-FT when clients hold 2, 5 or 10 models (the paper's tables 3 and 4).", [table]
+    )
+
+
+def mixed_budgets(bench: Bench) -> Section:
+    """table:1: some clients with three models, the others with five."""
+    columns = [column for column in bench.columns if column.startswith("wec")]
+    if not columns:
+        return Section("mixed-budgets", "Mixed memory", "Measured on WEC, which was not asked for.")
+    rows, data = [], []
+    for shares in MIXED:
+        row = [shares.replace(",", ", ").replace(":", " for ")]
+        for column in columns:
+            found = bench.runs(column, budget=shares)
+            published = paper("mixed-budgets").get(paper_column(column), {})
+            row += [show(summarise(found)), show(published.get(shares))]
+            data += [record_data(record) for record in found]
+        rows.append(row)
+    header = ["B", *(cell for column in columns for cell in (f"{title_of(column)}, MSE ×10⁻³", "paper"))]
+    table = Table(
+        "mixed-budgets",
+        "OFMS-FT, clients of two sizes",
+        header,
+        rows,
+        notes=[seeds_note(bench, columns), *synthetic_note(columns)],
+        data=data,
+    )
+    text = (
+        "Clients of both sizes are spread evenly over the sites; E is half of the summed budgets (the paper's table 1)."
+    )
+    return Section("mixed-budgets", "Mixed memory", text, [table])
+
+
+def run_time(bench: Bench) -> Section:
+    """table:5: the processor time of a client."""
+    entries = [(name, None) for name in POLICIES if name != "ofms-ft"] + [("ofms-ft", "5"), ("ofms-ft", "2")]
+    rows: list[list[str]] = []
+    data = []
+    for name, budget in entries:
+        row = [POLICIES[name] if budget is None else f"OFMS-FT, B = {budget}"]
+        for column in bench.columns:
+            given = bench.size.given(column) | {"clients": _CLIENTS_TIMED} | ({"budget": budget} if budget else {})
+            found = bench.store.records([Cell(column, name, 0, given, loopback=True)])
+            seconds = [record.client_seconds for record in found if record.client_seconds is not None]
+            published = paper("run-time").get(paper_column(column), {}).get(f"{name} {budget}" if budget else name)
+            row += [f"{np.mean(seconds):.2f}" if seconds else "–", "" if published is None else f"{published:.2f}"]
+            data += [record_data(record) for record in found]
+        rows.append(row)
+    header = ["", *(cell for column in bench.columns for cell in (f"{title_of(column)}, s", "paper"))]
+    note = (
+        f"Measured on the loopback, {_CLIENTS_TIMED} clients, one thread, processor time: messages, predictions "
+        "and fine-tuning. The paper's seconds are of another machine; the ratios are what to compare."
+    )
+    table = Table("run-time", "Seconds that a client spends in all rounds", header, rows, notes=[note], data=data)
+    return Section("run-time", "Run time", "What a client spends, by policy and memory (the paper's table 5).", [table])
+
+
+def regret(bench: Bench) -> Section:
+    """fig:1: average regret over rounds for several budgets; and with the theorems' settings, the bound."""
+    columns = [column for column in bench.columns if column == "mnist" or column.startswith("wec")]
+    if not columns:
+        return Section("regret", "Regret over rounds", "Drawn for MNIST and WEC, which were not asked for.")
+    figures = []
+    for name, preset, title in (
+        ("regret", "published", "as published (raw loss: no bound is known)"),
+        ("regret-theory", "theory", "as in the theorems, with their bound"),
+    ):
+        panels = []
+        for column in columns:
+            curves = []
+            for budget in BUDGETS:
+                found = bench.runs(column, budget=budget, preset=preset)
+                if found:
+                    curves.append(regret_curve(f"B = {budget}", found))
+            panels.append((title_of(column), curves))
+        figures.append(Figure(name, f"Average regret of OFMS-FT's clients, {title}", panels, "average regret"))
+    rows = []
+    for column in columns:
+        for budget in BUDGETS:
+            found = bench.runs(column, budget=budget, preset="theory")
+            rounds = found[0].config.rounds if found else 1
+            bounds = [record.bound for record in found if record.bound is not None]
+            rows.append(
+                [
+                    f"{title_of(column)}, B = {budget}",
+                    f"{np.mean([np.mean(record.regret) for record in found]) / rounds:.4f}" if found else "–",
+                    f"{np.mean(bounds) / rounds:.4f}" if bounds else "–",
+                ]
+            )
+    table = Table(
+        "regret-theory",
+        "Average regret at the last round with the theorems' settings",
+        ["", "average regret", "its bound"],
+        rows,
+        notes=synthetic_note(columns),
+    )
+    text = "The paper's figure 1. Below it the same with the theorems' settings, where their bound holds."
+    return Section("regret", "Regret over rounds", text, [table], figures)
