@@ -8,11 +8,9 @@ a program of one's own passes them to `receive` and takes them from `collect`.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,30 +18,23 @@ from typing import Self
 
 import msgspec
 import numpy as np
-import torch
 from safetensors import SafetensorError
 
-from ofms.compute.local import Tensors
-from ofms.compute.tasks import sample_losses
-from ofms.core.bounding import selection_loss
-from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput, NotReady
-from ofms.core.messages import Grants, Plan
-from ofms.core.schedule import past_window
+from ofms.core.messages import Plan
 from ofms.core.typing import AnyArray, Floats
+from ofms.device.correspondence import read_grant, write_request
 from ofms.device.entries import Entry, Labelled, Predicted
-from ofms.device.letters import Letter, message_arrays, seal, unseal
+from ofms.device.learning import answer, keep_outputs, learn, losses_of, past_samples, read_label
+from ofms.device.letters import Letter, message_arrays, unseal
 from ofms.device.mailbox import Mailbox
 from ofms.device.memory import Memory, Waiting
 from ofms.device.postman import Postman
 from ofms.device.setting import Setting, read_setting
-from ofms.device.shelf import Sample, Shelf
+from ofms.device.shelf import Shelf
 from ofms.device.store import Store
-from ofms.policies.protocol import Adapted
 
 _MOST_JOURNAL_BYTES = 64 * 2**20
-_BATCH = 256
-_log = logging.getLogger("ofms.device")
 
 
 @dataclass(frozen=True)
@@ -198,9 +189,9 @@ class Device:
                 raise InvalidInput(
                     "input", list(x.shape), f"earlier ones were {list(memory.shape)}; give the same shape"
                 )
-            past = self._past(shelf.setting)
+            past = past_samples(shelf.setting, memory)
             outputs = {model: shelf.outputs(model, x[None], past)[0] for model in self._voting[1]}
-            value = _answer(outputs, plan.vote[0], shelf.setting.task)
+            value = answer(outputs, plan.vote[0], shelf.setting.task)
             number, since = memory.next_id, time.time()
             self._append(Predicted(number, since, x))
             memory.next_id, memory.shape = number + 1, x.shape
@@ -216,10 +207,10 @@ class Device:
             if waiting is None:
                 return False
             # Refused before it is written down: what is in the journal must be learnt from when it is read again.
-            label = self._label(shelf, waiting, y)
-            losses = self._losses(shelf, waiting, label)
+            label = read_label(shelf, waiting, y)
+            losses = losses_of(shelf, self._memory, waiting, label)
             self._append(Labelled(int(id), label))
-            self._learn(int(id), label, losses)
+            learn(shelf.setting, self._memory, int(id), label, losses)
             self._shorten_journal()
             if self.wants_exchange:
                 self._changed.notify_all()
@@ -289,7 +280,7 @@ class Device:
             next_id=before.next_id,
             dropped=before.dropped + len(before.waiting),
         )
-        self._request(setting, exchange, {}, {})
+        write_request(self._shelf, self._memory, exchange)
 
     def _rejoin(self, shelf: Shelf, exchange: int) -> None:
         """Ask for an exchange after having missed some; what was learnt stays."""
@@ -306,46 +297,30 @@ class Device:
             memory.plans = {exchange - 1: memory.plans[memory.exchange]}
             memory.exchange = exchange - 1
             self._voting = None
-        self._request(setting, exchange, {}, {}, anew=went_back)
+        write_request(shelf, memory, exchange, anew=went_back)
 
     def _grant(self, letter: Letter) -> None:
         shelf, memory = self._shelf, self._memory
         if shelf is None:
             raise InvalidInput("letter", "grant", "a welcome must come first")
-        setting, catalogue = shelf.setting, shelf.setting.fleet.catalogue
-        if (letter.values["deployment"], letter.values["revision"]) != (setting.deployment, catalogue.revision):
-            raise InvalidInput("letter", letter.values["revision"], "it is for another dictionary; ask for a welcome")
-        exchange = int(letter.values["exchange"])
-        if exchange <= memory.exchange:
+        granted = read_grant(letter, shelf, memory, self.budget)
+        if granted is None:
             return  # It came before.
-        if exchange != memory.letter_exchange:
-            raise InvalidInput("letter", f"exchange {exchange}", f"this device asked for {memory.letter_exchange}")
-        arrays = {name: np.asarray(array) for name, array in letter.part("grant").items()}
-        arrays |= {"exchange": np.asarray(exchange), "groups": np.asarray(int(letter.values["groups"]))}
-        grants = Grants.from_arrays(arrays)
-        held = {int(model) for model in np.flatnonzero(grants.held[0])}
-        needed = shelf.bytes_of(held)
-        if needed > self.budget:
-            raise InvalidInput("letter", f"{needed} bytes", f"the grant does not fit the budget of {self.budget} bytes")
-        sent = {model: shelf.read(model, arrays) for model, arrays in letter.by_model("model").items()}
-        versions = {model: int(grants.version[model]) for model in held}
-        for model in held:
-            if model not in sent and memory.versions.get(model) != versions[model]:
-                raise InvalidInput("letter", f"model {model}", "it is granted but neither sent nor here")
+        grants, versions, sent = granted.grants, granted.versions, granted.sent
         # Files first, while predictions go on; then everything at once.
-        for model in held & sent.keys():
-            self._store.keep_model(model, versions[model], sent[model])
+        for model, tensors in sent.items():
+            self._store.keep_model(model, versions[model], tensors)
         with self._guard:
-            self._keep_outputs(shelf, {model for model in shelf if model not in held or model in sent})
-            memory.state, plan = setting.policy.client.plan(memory.state, grants)
-            for model in set(shelf) - held:
+            keep_outputs(shelf, memory, [model for model in shelf if model not in versions or model in sent])
+            memory.state, plan = shelf.setting.policy.client.plan(memory.state, grants)
+            for model in set(shelf) - versions.keys():
                 shelf.remove(model)
-            for model in held & sent.keys():
-                shelf.put(model, sent[model])
-            memory.versions = versions
-            memory.exchange, memory.open, memory.letter = exchange, True, None
-            memory.plans[exchange] = plan
-            memory.losses, memory.labelled = np.zeros(len(catalogue)), 0
+            for model, tensors in sent.items():
+                shelf.put(model, tensors)
+            memory.versions = dict(versions)
+            memory.exchange, memory.open, memory.letter = grants.exchange, True, None
+            memory.plans[grants.exchange] = plan
+            memory.losses, memory.labelled = np.zeros(len(shelf.setting.fleet.catalogue)), 0
             memory.forget_plans()
             self._snapshot()
 
@@ -365,86 +340,15 @@ class Device:
             updated[0, list(deltas)] = True
             reports = replace(reports, updated=updated)
             weights = {model: float(plan.pull[0, model]) for model in deltas}
-            self._request(setting, exchange + 1, message_arrays(reports, "report"), deltas, weights)
+            report = message_arrays(reports, "report")
+            write_request(shelf, memory, exchange + 1, report=report, deltas=deltas, weights=weights)
             self._snapshot()
 
     def _observed(self, plan: Plan) -> Floats:
         """[1, K] what the open exchange's labels came to for each model held."""
         return np.where(plan.held, self._memory.losses[None], np.nan)
 
-    def _request(
-        self,
-        setting: Setting,
-        exchange: int,
-        report: dict[str, AnyArray],
-        deltas: dict[int, Tensors],
-        weights: dict[int, float] | None = None,
-        *,
-        anew: bool = False,
-    ) -> None:
-        """Write the next letter. `anew` asks for all models again: their versions say nothing to this server."""
-        memory = self._memory
-        memory.state, requests = setting.policy.client.request(memory.state, Draws(setting.seed, exchange))
-        if anew:
-            requests = replace(requests, holding=np.full_like(requests.holding, -1))
-        arrays = message_arrays(requests, "request") | report
-        for model, delta in deltas.items():
-            arrays |= {f"delta.{model}.{name}": tensor.numpy() for name, tensor in delta.items()}
-        values = {
-            "deployment": setting.deployment,
-            "revision": setting.fleet.catalogue.revision,
-            "client": setting.client,
-            "exchange": exchange,
-            "held_bytes": self.held_bytes,
-            "versions": {str(model): memory.versions[model] for model in deltas},
-            "weights": {str(model): weight for model, weight in (weights or {}).items()},
-        }
-        memory.letter, memory.letter_exchange = seal(Letter("request", values, arrays)), exchange
-
-    # What predictions and labels do.
-
-    def _losses(self, shelf: Shelf, waiting: Waiting, y: float | int) -> Floats:
-        """[1, K] selection losses of the models that were held when an input came; all finite, or a refusal."""
-        plan, setting = self._memory.plans[waiting.exchange], shelf.setting
-        past = self._past(setting)
-        losses = np.full((1, 1, len(setting.fleet.catalogue)), np.nan)
-        target = torch.tensor([y], dtype=torch.int64 if setting.task == "classification" else torch.float32)
-        for model in np.flatnonzero(plan.held[0]).tolist():
-            output = waiting.outputs.get(model)
-            if output is None:
-                output = shelf.outputs(model, waiting.x[None], past)[0]
-            losses[0, 0, model] = float(sample_losses(torch.from_numpy(output)[None], target, setting.task)[0])
-        bounded = np.where(plan.held, selection_loss(losses, setting.policy.loss_bound)[:, 0], np.nan)
-        if not np.isfinite(bounded[plan.held]).all():
-            model = int(np.flatnonzero(plan.held[0] & ~np.isfinite(bounded[0]))[0])
-            raise InvalidInput("label", y, f"the loss of model {model} is not finite with it; nothing is learnt")
-        return bounded
-
-    def _learn(self, id: int, y: float | int, bounded: Floats) -> None:
-        setting, memory = self._require_ready().setting, self._memory
-        waiting = memory.waiting.pop(id)
-        plan = memory.plans[waiting.exchange]
-        if memory.open and waiting.exchange == memory.exchange:
-            memory.losses += np.where(plan.held[0], bounded[0], 0.0)
-            memory.labelled += 1
-        else:
-            # Late: what the exchange had known is learnt now, with the probabilities of then.
-            memory.state, _ = setting.policy.client.learn(memory.state, plan, bounded)
-        memory.samples.append((waiting.x, y))
-        longest = setting.fleet.schedule.interval + (setting.policy.local.window if setting.policy.local else 0)
-        while len(memory.samples) > longest:
-            memory.samples.popleft()
-        memory.forget_plans()
-
-    def _label(self, shelf: Shelf, waiting: Waiting, y: float | int) -> float | int:
-        if not np.isfinite(y):
-            raise InvalidInput("label", y, "give a finite number")
-        if shelf.setting.task == "regression":
-            return float(y)
-        outputs = list(waiting.outputs.values()) or [shelf.outputs(next(iter(shelf)), waiting.x[None])[0]]
-        if y != int(y) or not 0 <= y < len(outputs[0]):
-            raise InvalidInput("label", y, f"give a class from 0 to {len(outputs[0]) - 1}")
-        return int(y)
+    # What waits for labels, and the store.
 
     def _wait_for(self, number: int, waiting: Waiting) -> None:
         memory = self._memory
@@ -456,37 +360,10 @@ class Device:
             memory.waiting.popitem(last=False)
             memory.dropped += 1
 
-    def _keep_outputs(self, shelf: Shelf, models: Iterable[int]) -> None:
-        """Before models go or are replaced: their outputs for the inputs that still wait for labels."""
-        memory, past = self._memory, self._past(shelf.setting)
-        for model in models:
-            lacking = [
-                waiting
-                for waiting in memory.waiting.values()
-                if memory.plans[waiting.exchange].held[0, model] and model not in waiting.outputs
-            ]
-            for first in range(0, len(lacking), _BATCH):
-                some = lacking[first : first + _BATCH]
-                outputs = shelf.outputs(model, np.stack([waiting.x for waiting in some]), past)
-                for waiting, output in zip(some, outputs, strict=True):
-                    waiting.outputs[model] = output.copy()
-
-    def _past(self, setting: Setting) -> list[Sample]:
-        """What a policy that adapts its models adapts them to: the samples before this exchange."""
-        local, memory = setting.policy.local, self._memory
-        if not isinstance(local, Adapted):
-            return []
-        first = setting.fleet.schedule.span(memory.exchange)[0]
-        past = past_window(first, local.window) if first >= local.warm_up else None
-        before = len(memory.samples) - (memory.labelled if memory.open else 0)
-        return [] if past is None or before <= 0 else list(memory.samples)[:before][-past.weights.size :]
-
     def _require_ready(self) -> Shelf:
         if self._shelf is None or not self.ready:
             raise NotReady(f"{self.store}: no grant has come yet; wait_ready() waits for the first one")
         return self._shelf
-
-    # The store.
 
     def _append(self, entry: Entry) -> None:
         if self._unwritten:
@@ -535,15 +412,5 @@ class Device:
             memory.next_id, memory.shape = entry.id + 1, entry.x.shape
             self._wait_for(entry.id, Waiting(entry.x, memory.exchange, entry.since))
         elif entry.id in memory.waiting:
-            losses = self._losses(self._require_ready(), memory.waiting[entry.id], entry.y)
-            self._learn(entry.id, entry.y, losses)
-
-
-def _answer(outputs: dict[int, AnyArray], vote: Floats, task: str) -> float | int:
-    """What the voting models say together: the mean value, or the class of the mean probabilities."""
-    if task == "regression":
-        return float(sum(vote[model] * float(output[0]) for model, output in outputs.items()))
-    if len(outputs) == 1:
-        return int(next(iter(outputs.values())).argmax())
-    mixed = sum(vote[model] * torch.from_numpy(output).softmax(0).numpy() for model, output in outputs.items())
-    return int(np.asarray(mixed).argmax())
+            shelf = self._require_ready()
+            learn(shelf.setting, memory, entry.id, entry.y, losses_of(shelf, memory, memory.waiting[entry.id], entry.y))
