@@ -79,6 +79,25 @@ def test_broken_files_are_refused(source: TableSource, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((2, 3, 1)), y=np.full((2, 3), 0.5))
     with pytest.raises(InvalidInput, match="whole numbers"):
         replace(source, file=str(tmp_path / "data.npz")).read()
+    for content in (b"", b"PK\x03\x04 and then nothing"):
+        (tmp_path / "data.npz").write_bytes(content)
+        with pytest.raises(InvalidInput, match="arrays x and y"):
+            replace(source, file=str(tmp_path / "data.npz")).read()
+    with (tmp_path / "data.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(InvalidInput, match="arrays x and y"):
+        replace(source, file=str(tmp_path / "data.npz")).read()
+    path.write_text("device,heat,load,label\na,1.0,10,0\n,2.0,20,1\n")
+    with pytest.raises(InvalidInput, match="column device = missing: row 2 has no value"):
+        source.read()
     path.with_suffix(".txt").write_text("x")
     with pytest.raises(InvalidInput, match=r"\.csv, \.parquet or \.npz"):
         replace(source, file=str(path.with_suffix(".txt"))).read()
+
+
+def test_other_content_has_another_fingerprint(source: TableSource) -> None:
+    before = source.fingerprint()
+    Path(source.file).write_text(Path(source.file).read_text().replace("3.0", "3.5"))
+    assert source.fingerprint() != before
+    with pytest.raises(InvalidInput, match=r"stream\.file = nothing\.csv"):
+        replace(source, file="nothing.csv").fingerprint()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ofms.core.errors import InvalidInput
+from ofms.core.npz import read_npz
 from ofms.core.typing import AnyArray
+from ofms.data.folder import md5_of
 from ofms.data.stream import Stream, Task
 
 
@@ -49,13 +50,20 @@ class TableSource:
             raise InvalidInput("stream.file", self.file, "give a .csv, .parquet or .npz file")
         return self._from_table(path)
 
+    def fingerprint(self) -> str:
+        """Another one for other content."""
+        try:
+            return md5_of(Path(self.file).read_bytes())
+        except OSError as error:
+            raise InvalidInput("stream.file", self.file, f"it cannot be read ({error.strerror})") from None
+
     def _from_arrays(self, path: Path) -> Stream:
         try:
-            with np.load(path, allow_pickle=False) as file:
-                x, y = file["x"], file["y"]
-        except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+            arrays = read_npz(path)
+            x, y = arrays["x"], arrays["y"]
+        except (KeyError, ValueError, OSError) as error:
             raise InvalidInput("stream.file", path, f"it needs arrays x and y of plain numbers ({error})") from None
-        return _stream(np.asarray(x), np.asarray(y), self.task)
+        return _stream(x, y, self.task)
 
     def _from_table(self, path: Path) -> Stream:
         table = _read_table(path)
@@ -67,8 +75,8 @@ class TableSource:
         for field, name in columns:
             if name not in table.columns:
                 raise InvalidInput(f"stream.{field}", name, f"the file has no such column; it has {_names(table)}")
-        for name in (*features, self.target):
-            if table[name].dtype.kind not in "fiub":
+        for name in (*features, self.target, self.client):
+            if name != self.client and table[name].dtype.kind not in "fiub":
                 raise InvalidInput(f"column {name}", table[name].dtype, "give numbers; leave it out or encode it")
             if table[name].isna().any():
                 row = int(table[name].isna().to_numpy().argmax())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 import numpy as np
 
 from ofms.core.errors import InvalidInput
+from ofms.core.npz import read_npz
 from ofms.core.typing import AnyArray, Floats
 from ofms.runs.config import RunConfig, load_run
 from ofms.runs.folder import CLIENTS, CONFIG, HISTORY, METRICS, SUMMARY
@@ -50,12 +50,9 @@ def read_run(folder: Path) -> FinishedRun:
         lines = [
             msgspec.json.decode(line, type=dict[str, Any]) for line in (folder / METRICS).read_bytes().splitlines()
         ]
-        arrays = []
-        for name in (CLIENTS, HISTORY):
-            with np.load(folder / name, allow_pickle=False) as file:
-                arrays.append(dict(file))
+        arrays = [read_npz(folder / name) for name in (CLIENTS, HISTORY)]
         if not lines or "score" not in arrays[0]:
             raise ValueError("a part of it is empty")
-    except (OSError, ValueError, KeyError, msgspec.DecodeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, msgspec.DecodeError) as error:
         raise InvalidInput("run", folder, f"it is damaged ({error}); run it again") from None
     return FinishedRun(folder.resolve().name, config, summary, lines, arrays[0], arrays[1])
