@@ -31,7 +31,7 @@ from flwr.simulation import run_simulation
 
 from ofms.compute.local import LocalNetworks
 from ofms.core.draws import Draws
-from ofms.core.messages import Grants, Reports, Requests
+from ofms.core.messages import Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
 from ofms.drawing.tables import format_table
@@ -146,7 +146,7 @@ def play_round(message: Message, context: Context) -> Message:
     here, client = setting(), open_client(context)
     grants = Grants.from_arrays(from_record(message.content.array_records["grants"]))
     plan = client.receive(grants, unflatten(from_record(message.content.array_records["models"])))
-    outputs, losses = client.predict(grants.exchange)
+    outputs, losses = client.predict(grants.exchange, plan)
     reports = client.learn(plan, policy_losses(losses[None], plan.held, here.policy.loss_bound))
     window = tuning_window_of(here.policy.local, here.fleet.schedule, grants.exchange)
     updates = {}
@@ -278,8 +278,10 @@ def profile_client() -> list[tuple[str, float]]:
     message = Message(RecordDict({"go": ConfigRecord()}), 0, "query.request")
     first_request(message, context)
     client = open_client(context)
-    plan_like = {k: here.dictionary.models[k].tensors for k in range(BUDGET)}
-    client.store = plan_like
+    five = {k: here.dictionary.models[k].tensors for k in range(BUDGET)}
+    client.store = five
+    held = (np.arange(len(here.dictionary)) < BUDGET)[None]
+    plan = Plan(held, held / BUDGET, np.ones(held.shape), held.astype(np.float64))
     window = tuning_window_of(here.policy.local, here.fleet.schedule, WINDOW)
     local = here.policy.local
     assert window is not None
@@ -289,12 +291,12 @@ def profile_client() -> list[tuple[str, float]]:
         close_client(open_client(context), context)
 
     parts: list[tuple[str, Callable[[], object]]] = [
-        ("predict with five models", lambda: client.predict(WINDOW)),
-        ("fine-tune five models", lambda: [client._update(model, window, 1.0, local) for model in plan_like]),
+        ("predict with five models", lambda: client.predict(WINDOW, plan)),
+        ("fine-tune five models", lambda: [client._update(model, window, 1.0, local) for model in five]),
         ("read and write the context", context_there_and_back),
         (
             "decode and encode five models",
-            lambda: to_record(flatten(unflatten(from_record(to_record(flatten(plan_like)))))),
+            lambda: to_record(flatten(unflatten(from_record(to_record(flatten(five)))))),
         ),
     ]
     timed = []

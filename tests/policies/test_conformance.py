@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
+import json
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,11 +16,13 @@ from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Grants, Reports, Requests
+from ofms.core.states import put_together, take_apart
 from ofms.policies import MODULES
 from ofms.policies.protocol import Fleet, Policy
 from ofms.policies.registry import setting_names
 from tests.problems import fleet_of, policy_of
 
+T = TypeVar("T")
 pytestmark = pytest.mark.parametrize("name", list(MODULES))
 
 
@@ -134,16 +137,45 @@ def test_states_can_be_saved_and_loaded(name: str, fleet: Fleet, seed: int) -> N
         client, requests = policy.client.request(client, Draws(seed, exchange))
         server, grants = policy.server.grant(server, requests, Draws(seed, exchange))
         client, plan = policy.client.plan(client, grants)
-        client, reports = policy.client.learn(client, plan, np.where(plan.held, 0.5, np.nan))
+        losses = np.random.default_rng(exchange).random(plan.held.shape)
+        client, reports = policy.client.learn(client, plan, np.where(plan.held, losses, np.nan))
         server, _ = policy.server.absorb(server, reports)
-    for half, state in (("client", client), ("server", server)):
-        arrays = {field.name: copy.deepcopy(getattr(state, field.name)) for field in fields(state)}
-        again = type(state)(**arrays)
-        if half == "client":
-            expected, found = (policy.client.request(each, Draws(seed, 3))[1] for each in (state, again))
-        else:
-            expected, found = (policy.server.grant(each, requests, Draws(seed, 3))[1] for each in (state, again))
-        assert flatten(found) == flatten(expected)
+    everybody = np.arange(fleet.budgets.size)
+    new_client = policy.client.join(fleet.catalogue, fleet.budgets, everybody)
+    new_server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    again, again_server = through_a_file(client, new_client), through_a_file(server, new_server)
+    draws = Draws(seed, 3)
+    expected, found = (policy.client.request(each, draws)[1] for each in (client, again))
+    assert flatten(found) == flatten(expected)
+    expected_grants, found_grants = (policy.server.grant(each, requests, draws)[1] for each in (server, again_server))
+    assert flatten(found_grants) == flatten(expected_grants)
+
+
+@given(fleets(), st.integers(0, 2**32))
+@settings(max_examples=20)
+def test_nothing_is_learnt_from_losses_that_a_client_need_not_know(name: str, fleet: Fleet, seed: int) -> None:
+    policy = policy_of(name, fleet)
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
+    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    client, requests = policy.client.request(client, Draws(seed, 0))
+    server, grants = policy.server.grant(server, requests, Draws(seed, 0))
+    client, plan = policy.client.plan(client, grants)
+    observed = policy.observed(plan)
+    assert (observed <= plan.held).all()
+    assert (observed >= (plan.vote > 0)).all(), "what predicts is evaluated anyway"
+    losses = np.random.default_rng(seed).random(plan.held.shape)
+    everything, needed = (
+        policy.client.learn(client, plan, np.where(known, losses, np.nan)) for known in (plan.held, observed)
+    )
+    assert flatten(needed[0]) == flatten(everything[0])
+    assert flatten(needed[1]) == flatten(everything[1])
+
+
+def through_a_file(state: T, template: T) -> T:
+    """A state as bytes and back, into one that is new."""
+    arrays, values = take_apart(state)
+    content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    return put_together(template, safetensors.numpy.load(content), json.loads(json.dumps(values)))
 
 
 @pytest.mark.parametrize(("field", "value"), [("loss_bound", "soft"), ("window", 0), ("warm_up", -1)])

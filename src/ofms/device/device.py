@@ -287,7 +287,7 @@ class Device:
         self._shelf, memory, setting = shelf, self._memory, shelf.setting
         if memory.open and memory.labelled:
             plan = memory.plans[memory.exchange]
-            memory.state, _ = setting.policy.client.learn(memory.state, plan, self._observed(plan))
+            memory.state, _ = setting.policy.client.learn(memory.state, plan, self._observed(setting, plan))
         memory.open = False
         went_back = memory.exchange >= exchange
         if went_back:
@@ -329,12 +329,12 @@ class Device:
         memory, setting = self._memory, shelf.setting
         with self._guard:
             plan, exchange = memory.plans[memory.exchange], memory.exchange
-            _, reports = setting.policy.client.learn(memory.state, plan, self._observed(plan))
+            _, reports = setting.policy.client.learn(memory.state, plan, self._observed(setting, plan))
             held, samples = dict(shelf.tensors), list(memory.samples)
         models = np.flatnonzero(reports.updated[0]).tolist()
         deltas = shelf.updates(exchange, {model: held[model] for model in models}, samples)
         with self._guard:
-            memory.state, reports = setting.policy.client.learn(memory.state, plan, self._observed(plan))
+            memory.state, reports = setting.policy.client.learn(memory.state, plan, self._observed(setting, plan))
             memory.open = False
             updated = np.zeros_like(reports.updated)
             updated[0, list(deltas)] = True
@@ -344,9 +344,9 @@ class Device:
             write_request(shelf, memory, exchange + 1, report=report, deltas=deltas, weights=weights)
             self._snapshot()
 
-    def _observed(self, plan: Plan) -> Floats:
-        """[1, K] what the open exchange's labels came to for each model held."""
-        return np.where(plan.held, self._memory.losses[None], np.nan)
+    def _observed(self, setting: Setting, plan: Plan) -> Floats:
+        """[1, K] what the open exchange's labels came to for each model that is evaluated."""
+        return np.where(setting.policy.observed(plan), self._memory.losses[None], np.nan)
 
     # What waits for labels, and the store.
 

@@ -54,19 +54,20 @@ def read_label(shelf: Shelf, waiting: Waiting, y: float | int) -> float | int:
 
 
 def losses_of(shelf: Shelf, memory: Memory, waiting: Waiting, y: float | int) -> Floats:
-    """[1, K] selection losses of the models that were held when an input came; all finite, or a refusal."""
-    plan, setting = memory.plans[waiting.exchange], shelf.setting
+    """[1, K] selection losses of the models that a label is for, as when its input came; all finite, or a refusal."""
+    setting = shelf.setting
+    observed = setting.policy.observed(memory.plans[waiting.exchange])
     past = past_samples(setting, memory)
     losses = np.full((1, 1, len(setting.fleet.catalogue)), np.nan)
     target = torch.tensor([y], dtype=torch.int64 if setting.task == "classification" else torch.float32)
-    for model in np.flatnonzero(plan.held[0]).tolist():
+    for model in np.flatnonzero(observed[0]).tolist():
         output = waiting.outputs.get(model)
         if output is None:
             output = shelf.outputs(model, waiting.x[None], past)[0]
         losses[0, 0, model] = float(sample_losses(torch.from_numpy(output)[None], target, setting.task)[0])
-    bounded = np.where(plan.held, selection_loss(losses, setting.policy.loss_bound)[:, 0], np.nan)
-    if not np.isfinite(bounded[plan.held]).all():
-        model = int(np.flatnonzero(plan.held[0] & ~np.isfinite(bounded[0]))[0])
+    bounded = np.where(observed, selection_loss(losses, setting.policy.loss_bound)[:, 0], np.nan)
+    if not np.isfinite(bounded[observed]).all():
+        model = int(np.flatnonzero(observed[0] & ~np.isfinite(bounded[0]))[0])
         raise InvalidInput("label", y, f"the loss of model {model} is not finite with it; nothing is learnt")
     return bounded
 
@@ -76,7 +77,7 @@ def learn(setting: Setting, memory: Memory, id: int, y: float | int, losses: Flo
     waiting = memory.waiting.pop(id)
     plan = memory.plans[waiting.exchange]
     if memory.open and waiting.exchange == memory.exchange:
-        memory.losses += np.where(plan.held[0], losses[0], 0.0)
+        memory.losses += np.where(setting.policy.observed(plan)[0], losses[0], 0.0)
         memory.labelled += 1
     else:
         # Late: what the exchange had known is learnt now, with the probabilities of then.
@@ -91,11 +92,12 @@ def learn(setting: Setting, memory: Memory, id: int, y: float | int, losses: Flo
 def keep_outputs(shelf: Shelf, memory: Memory, models: Iterable[int]) -> None:
     """Before models go or are replaced: their outputs for the inputs that still wait for labels."""
     past = past_samples(shelf.setting, memory)
+    observed = {exchange: shelf.setting.policy.observed(plan)[0] for exchange, plan in memory.plans.items()}
     for model in models:
         lacking = [
             waiting
             for waiting in memory.waiting.values()
-            if memory.plans[waiting.exchange].held[0, model] and model not in waiting.outputs
+            if model not in waiting.outputs and observed[waiting.exchange][model]
         ]
         for first in range(0, len(lacking), _BATCH):
             some = lacking[first : first + _BATCH]

@@ -89,14 +89,16 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     rule = exp3_of(settings.learning_rate, settings.exploration, settings.feedback, fleet.schedule)
     rate = resolve_rate("fine_tuning_rate", settings.fine_tuning_rate, rounds=fleet.schedule.rounds)
     local = GradientStep(rate, settings.window, settings.warm_up)
+    client = Exp3Client(rule, fleet.schedule, local=local)
     return Policy(
         name="b-fed-omft",
-        client=Exp3Client(rule, fleet.schedule, local=local),
+        client=client,
         server=Server(settings.server_step, settings.subset, least, fleet.catalogue),
         local=local,
         loss_bound=settings.loss_bound,
         expected_vote=lambda state, server: state.pmf,
         not_covered="its regret is against the best of its own subset only",
+        learns_from=client.learns_from,
     )
 
 

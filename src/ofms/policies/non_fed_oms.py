@@ -51,4 +51,5 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         loss_bound=settings.loss_bound,
         expected_vote=lambda state, server: state.pmf,
         not_covered="its regret is against the best of its own subset only",
+        learns_from=client.learns_from,
     )

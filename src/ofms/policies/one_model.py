@@ -20,7 +20,7 @@ class OneModelServer:
     """Gives `model` to everybody and averages the updates; under limited bandwidth a random group uploads.
 
     A group's updates count α times and are divided by N, so that their expectation is the mean over all clients.
-    `upload_groups` sets α whatever the bandwidth is: 1 lets everybody upload.
+    `upload_groups` sets a group's size, N over it, whatever the bandwidth is: 1 lets everybody upload.
     """
 
     model: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -39,6 +40,11 @@ class Exp3Client:
     schedule: Schedule
     subset: Subset | None = None
     local: LocalUpdate | None = None
+
+    @property
+    def learns_from(self) -> Literal["holds", "votes"]:
+        """Exp3 itself knows no more than the loss of what it chose."""
+        return "holds" if self.rule.feedback == "all" else "votes"
 
     def join(self, catalogue: Catalogue, budgets: Integers, clients: Integers) -> ClientState:
         require_budgets(catalogue, budgets)

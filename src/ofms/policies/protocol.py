@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -40,7 +40,10 @@ class ClientHalf(Protocol[State]):
         ...
 
     def learn(self, state: State, plan: Plan, losses: Floats) -> tuple[State, Reports]:
-        """Learn from the [N, K] selection losses of held models, summed over the exchange's rounds; the rest is NaN."""
+        """Learn from the [N, K] selection losses of the exchange, summed over its rounds.
+
+        NaN for models that are not held, and for those that the policy need not know (`Policy.learns_from`).
+        """
         ...
 
 
@@ -139,6 +142,8 @@ class Policy:
         Why there is no bound.
     reports_losses
         Whether clients report losses, from which the server learns.
+    learns_from
+        Whose losses a client must know: those of all models that it `holds`, or of what `votes` alone.
     """
 
     name: str
@@ -150,6 +155,11 @@ class Policy:
     bound: Floats | None = None
     not_covered: str = "no theorem bounds its clients' regret"
     reports_losses: bool = False
+    learns_from: Literal["holds", "votes"] = "holds"
+
+    def observed(self, plan: Plan) -> Flags:
+        """[N, K] the models that a client evaluates when a label comes."""
+        return plan.held if self.learns_from == "holds" else plan.vote > 0
 
 
 def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:

@@ -124,4 +124,5 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         loss_bound=settings.loss_bound,
         expected_vote=lambda client, server: client.wanted / client.wanted.sum(axis=1, keepdims=True),
         not_covered="it does not learn which model suits a client",
+        learns_from="votes",
     )

@@ -93,12 +93,12 @@ class LoopbackClient:
         return plan
 
     @_timed
-    def predict(self, exchange: int) -> tuple[AnyArray, Floats]:
-        """[n, K, C] outputs and [n, K] losses of what it holds, NaN for the rest, sample by sample."""
+    def predict(self, exchange: int, plan: Plan) -> tuple[AnyArray, Floats]:
+        """[n, K, C] outputs and [n, K] losses of what it has to evaluate, NaN for the rest, sample by sample."""
         first, stop = self.schedule.span(exchange)
         losses = np.full((stop - first, self.models), np.nan)
         outputs: dict[int, torch.Tensor] = {}
-        for model in self.store:
+        for model in np.flatnonzero(self.policy.observed(plan)[0]).tolist():
             tensors = self._tensors(model, exchange)
             with torch.no_grad():
                 steps = [self.networks.outputs(model, tensors, self.x[step : step + 1]) for step in range(first, stop)]
@@ -203,15 +203,18 @@ class LoopbackSimulation:
         votes = [policy.expected_vote(client.state, self.server_state)[0] for client in self.clients]
         hindsight = self._hindsight(span) if self.hindsight else None
 
-        outputs, losses = zip(*[client.predict(exchange) for client in self.clients], strict=True)
+        outputs, losses = zip(
+            *[client.predict(exchange, plan) for client, plan in zip(self.clients, plans, strict=True)], strict=True
+        )
         own_outputs, own_losses = np.stack(outputs), np.stack(losses)
+        observed = np.concatenate([policy.observed(plan) for plan in plans])
         names = [model.name for model in self.dictionary.models]
-        require_finite_losses(own_losses, np.concatenate([plan.held for plan in plans]), names, span[0])
+        require_finite_losses(own_losses, observed, names, span[0])
         reports = []
         totals: dict[int, Tensors] = {}
         window = tuning_window_of(policy.local, self.fleet.schedule, exchange)
         for index, (client, plan, loss) in enumerate(zip(self.clients, plans, losses, strict=True)):
-            told = client.learn(plan, policy_losses(loss[None], plan.held, policy.loss_bound))
+            told = client.learn(plan, policy_losses(loss[None], policy.observed(plan), policy.loss_bound))
             reports.append(told)
             if window is not None and policy.local is not None:
                 for model, delta in client.fine_tune(window, plan, told, policy.local).items():
@@ -238,7 +241,7 @@ class LoopbackSimulation:
             scores=client_scores(own_outputs, plan.vote, targets, task),
             losses=shared_losses,
             model_scores=model_scores(shared_outputs, targets, task),
-            played=np.where(plan.held[:, None], own_losses, shared_losses),
+            played=np.where(observed[:, None], own_losses, shared_losses),
             expected_vote=np.stack(votes),
         )
 
