@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import require_writable
+from ofms.core.files import FolderLock, require_writable
 from ofms.data import load_dataset
 from ofms.data.folder import cache_folder
 from ofms.data.stream import Task
-from ofms.models.dictionary import Dictionary
+from ofms.models.dictionary import INDEX, Dictionary
 from ofms.models.pretrain import Recipe, pretrain
 from ofms.runs.config import Experiment, RunConfig
 
@@ -47,7 +47,8 @@ def train_dictionary(
 ) -> None:
     """Pre-train an experiment's dictionary into a folder: every network on every training set of its dataset.
 
-    Models that are done wait beside it, so that what was interrupted goes on where it stopped.
+    Models that are done wait beside it, so that what was interrupted goes on where it stopped. Two processes
+    never train one dictionary.
     """
     require_writable(folder.parent)
     plan = experiment.pretraining
@@ -79,7 +80,19 @@ def train_dictionary(
         for network in plan.kinds()
     ]
     keep = folder.with_name(f".{folder.name}.partial")
-    pretrain(
-        recipes, task=dataset.task, seed=plan.seed, workers=workers or os.cpu_count() or 1, progress=progress, keep=keep
-    ).write(folder)
-    shutil.rmtree(keep, ignore_errors=True)
+    require_writable(keep)
+    lock = FolderLock(keep)
+    try:
+        if (folder / INDEX).exists():  # Another process has just made it.
+            return
+        pretrain(
+            recipes,
+            task=dataset.task,
+            seed=plan.seed,
+            workers=workers or os.cpu_count() or 1,
+            progress=progress,
+            keep=keep,
+        ).write(folder)
+        shutil.rmtree(keep, ignore_errors=True)
+    finally:
+        lock.close()
