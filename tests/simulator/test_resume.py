@@ -222,6 +222,23 @@ def test_the_bytes_shown_are_those_of_the_whole_run(stopped: Path, capsys: pytes
     assert last.endswith(f"down {down}, up {up}")
 
 
+def test_a_run_client_by_client_says_so_and_does_not_go_on_as_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dictionary, stream = regression_problem()
+    options = {"models": dictionary, "stream": stream}
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "StopRequest", StopAfter)
+        patch.setattr(StopAfter, "looks", 2)
+        with pytest.raises(RunInterrupted, match="it has to start again"):
+            ofms.simulate(budget="3", bandwidth="60%", out=tmp_path / "run", loopback=True, **options)
+    with pytest.raises(ofms.InvalidInput, match="a run client by client keeps no checkpoints"):
+        ofms.simulate(resume=tmp_path / "run", **options)
+    again = ofms.simulate(str(tmp_path / "run" / "config.toml"), **options)
+    assert again.config.loopback
+    assert "seconds" in again.clients, "what only the loopback measures"
+
+
 def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["run", "--resume", str(tmp_path)]) == 2
     assert "no run is there" in capsys.readouterr().err

@@ -78,7 +78,7 @@ class Preset(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A run, resolved: enough to repeat it."""
+    """A run, resolved: enough to repeat it. `loopback` is there for runs client by client alone."""
 
     experiment: str
     dataset: str | None = None
@@ -95,6 +95,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     dtype: Literal["float32", "float64"] = "float32"
     hindsight: bool = True
     history: int = 10
+    loopback: Literal[True] | None = None
     settings: dict[str, Any] = {}
 
     def policy_settings(self) -> Any:
@@ -115,7 +116,9 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         return tomli_w.dumps(without_nothing(msgspec.to_builtins(self)))
 
 
-RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {"settings", "experiment", "dataset", "stream", "policy"}
+RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {
+    *("settings", "experiment", "dataset", "stream", "policy", "loopback")
+}
 _MOST_SAMPLES = 10**10
 
 

@@ -105,7 +105,8 @@ def simulate(
     if resume is not None:
         _require_only_resume(policy, loopback, out, given)
         experiment = os.fspath(Path(os.fspath(resume)) / CONFIG)
-        unfinished_run(Path(os.fspath(resume)))
+        if unfinished_run(Path(os.fspath(resume))).loopback:
+            raise InvalidInput("resume", resume, "a run client by client keeps no checkpoints; start it again")
     if stream is not None and models is None:
         raise InvalidInput("models", None, "say which dictionary predicts your own stream")
     if isinstance(models, str | os.PathLike):
@@ -118,6 +119,9 @@ def simulate(
             raise InvalidInput("stream", None, "the run was of a stream of your own; give it again")
     else:
         loaded, config = resolve_experiment(experiment, policy=policy, stream=stream, given=given)
+    loopback = loopback or bool(config.loopback)
+    if loopback:
+        config = msgspec.structs.replace(config, loopback=True)
     if not isinstance(out, bool):
         require_free(Path(os.fspath(out)))
     if stream is None and config.stream is not None:
