@@ -74,24 +74,30 @@ def test_inclusion_and_loss_estimates_are_exact_over_all_draws(
         for _, flags in draws:
             budget = table.budgets[table.kind[client]]
             assert costs[flags].sum() <= budget
-        mean = sum(
-            probability
-            * selection.loss_estimates(losses[client : client + 1], flags[None], inclusion[client : client + 1])[0]
+        one = slice(client, client + 1)
+        estimates = [
+            (probability, selection.loss_estimates(losses[one], flags[None], inclusion[one])[0])
             for probability, flags in draws
-        )
+        ]
+        mean = sum(probability * estimate for probability, estimate in estimates)
         assert mean == pytest.approx(losses[client], rel=1e-12, abs=1e-300)
+        square = sum(probability * estimate**2 for probability, estimate in estimates)
+        assert square == pytest.approx(losses[client] ** 2 / inclusion[client], rel=1e-12, abs=1e-300), "(40ap)"
 
 
 @given(fleets(models=4, clients=3), st.integers(0, 30))
 def test_gradient_weights_are_exact_over_all_draws_though_the_number_of_groups_varies(
     fleet: tuple[np.ndarray, PartitionTable, Floats, Floats], extra: int
 ) -> None:
-    """E[pull] = 1 for every client and model, whatever the bandwidth makes of the groups (32apa)."""
+    """E[pull] = 1 for every client and model, whatever the bandwidth makes of the groups (32apa).
+
+    And E[pull²] is at most the largest α over q (32apb).
+    """
     costs, table, cumulative, rates = fleet
     pmf = selection.probabilities(cumulative, rates)
     inclusion = selection.inclusion_probabilities(pmf, table.clusters[table.kind])
     bandwidth = int(table.budgets.max()) + extra
-    expected = np.zeros_like(pmf)
+    expected, square = np.zeros_like(pmf), np.zeros_like(pmf)
     counts = set()
     for joint in product(*(all_draws(table, client, pmf[client]) for client in range(pmf.shape[0]))):
         probability = float(np.prod([each[0] for each in joint]))
@@ -104,6 +110,9 @@ def test_gradient_weights_are_exact_over_all_draws_though_the_number_of_groups_v
             assert groups.drawn == group
             pull = selection.importance_weights(held, inclusion, groups.uploads, groups.count)
             expected += probability / count * pull
+            square += probability / count * pull**2
+    assert (square <= max(counts) / inclusion * (1 + 1e-12)).all()
+    assert (square >= min(counts) / inclusion * (1 - 1e-12)).all()
     assert expected == pytest.approx(np.ones_like(pmf), rel=1e-12)
     assert max(counts) <= most_groups(pmf.shape[0], int(table.budgets.max()), bandwidth)
 
