@@ -32,7 +32,7 @@ BLOCKS = {
 
 
 def work() -> None:
-    """What is profiled: MNIST's networks at the paper's sizes, every round fine-tunes."""
+    """What is profiled: MNIST's networks at the paper's sizes, until some rounds have fine-tuned."""
     from networks import MNIST, WINDOW, make_problem
     from ofms.simulator.fused import FusedSimulation
 
@@ -43,7 +43,7 @@ def work() -> None:
 
 
 def block_of(stack: str) -> str | None:
-    """What a stack was doing; None for rounds before fine-tuning and for start-up."""
+    """What a stack was doing; None for start-up."""
     if "_exchange" not in stack and "thread.py" not in stack:
         return None
     for name, marks in BLOCKS.items():

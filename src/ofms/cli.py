@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NOT_SETTINGS = (
     *("experiment", "policy", "models", "stream", "out", "loopback"),
-    *("workers", "progress", "resume", "checkpoint", "tracker"),
+    *("workers", "progress", "resume", "checkpoint", "tracker", "seed"),
 )
 
 
@@ -191,7 +191,8 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
 @cli.command()
 @click.argument("experiment")
 @click.option("--policy", "policies", metavar="NAME", multiple=True, help="All of them by default.")
-@click.option("--seeds", type=click.IntRange(1), help="How many, from 0 on; 5 by default, 1 for mnist and cifar10.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first one.")
+@click.option("--seeds", type=click.IntRange(1), help="How many; 5 by default, 1 for mnist and cifar10.")
 @_setting_options
 @click.option(
     "--out", type=click.Path(), default="results", show_default=True, metavar="DIR", help="Where cells are kept."
@@ -201,6 +202,7 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
 def compare(
     experiment: str,
     policies: tuple[str, ...],
+    seed: int,
     seeds: int | None,
     models: str | None,
     settings: dict[str, Any],
@@ -226,7 +228,7 @@ def compare(
     store = CellStore(
         folder / "cells", models={} if models is None else {experiment: models}, workers=workers, keep_runs=True
     )
-    bench = Bench(store, [experiment], Size(seeds=seeds))
+    bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed))
     section = comparison(bench, policies or SHOWN, **(_given(given) | settings))
     for table in section.tables:
         click.echo(table.text() + "\n")
@@ -267,8 +269,8 @@ def reproduce(
     show: bool,
     workers: int | None,
 ) -> None:
-    """The paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; what it lacks: gain,
-    interval, bandwidth, server, choices; or all.
+    """The paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; what it lacks: digits,
+    gain, interval, bandwidth, server, choices; or all.
 
     Finished cells are kept in the folder: what was interrupted goes on where it stopped.
     """
@@ -333,7 +335,7 @@ def data(name: str | None) -> None:
         try:
             click.echo(load_dataset(each).check())
         except InvalidInput as error:
-            click.echo(f"{each}: not here; {error}")
+            click.echo(f"{each}: cannot be used; {error}")
 
 
 @cli.command()

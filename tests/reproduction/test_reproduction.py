@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from ofms.drawing.tables import Table
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
 from ofms.reproduction import cells
-from ofms.reproduction.bench import POLICIES, Bench, Size
+from ofms.reproduction.bench import POLICIES, Bench, Section, Size
 from ofms.reproduction.cells import Cell, CellStore
 from ofms.reproduction.page import reproduce_targets
 from ofms.reproduction.published import comparison
@@ -87,6 +88,49 @@ def test_a_cell_that_another_process_runs_is_left_to_it(models: Path, tmp_path: 
     assert len(store.records([cell])) == 1, "what nobody writes and cannot be gone on with is run anew"
 
 
+def test_an_interrupted_cell_waits_until_it_can_go_on(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stops it from going on must not cost what was computed, unless that itself cannot be used."""
+    store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
+    cell = Cell("digits", "ofms-ft", 0, SMALL)
+
+    def simulate(*rest: object, resume: object = None, **more: object) -> None:
+        raise InvalidInput(why, "here", "for a test")
+
+    folder = store.run_folder(cell)
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(store.config(cell).to_toml())
+    with monkeypatch.context() as patch:
+        patch.setattr(cells, "simulate", simulate)
+        for why in ("file", "folder"):
+            with pytest.raises(InvalidInput, match=f"{why} = here"):
+                store.records([cell])
+            assert (folder / "config.toml").exists()
+        why = "run"
+        with pytest.raises(InvalidInput, match="run = here"):
+            store.records([cell])
+        assert not folder.exists(), "a checkpoint that does not fit is of no use"
+    assert len(store.records([cell])) == 1
+
+
+def test_other_data_make_another_cell(tmp_path: Path) -> None:
+    models = write_dictionary(tmp_path / "models", 2, 1, "regression")
+    (tmp_path / "own.toml").write_text(
+        'summary = "pumps"\nbudget = "3"\nbandwidth = "50%"\nmodels = "models"\n'
+        '[stream]\nfile = "pumps.csv"\ntask = "regression"\ntarget = "load"\nclient = "pump"\n'
+    )
+    assert models.exists()
+    means = []
+    for load in (0.1, 0.9):
+        rows = [f"{pump},{step / 10},{step % 3},{load}" for pump in range(3) for step in range(8)]
+        (tmp_path / "pumps.csv").write_text("\n".join(["pump,heat,speed,load", *rows]))
+        store = CellStore(tmp_path / "cells", progress=False)
+        means.append(store.records([Cell(str(tmp_path / "own.toml"))])[0].mean)
+    assert means[0] != means[1]
+    assert len(list((tmp_path / "cells").iterdir())) == 2
+
+
 def test_a_cells_command_repeats_it(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
     given = SMALL | {"subset": [0, 2], "feedback": "all", "interval": 2}
@@ -119,6 +163,16 @@ def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest
     assert {"comparison.md", "comparison.tex", "comparison.json", "traffic.md"} <= {
         path.name for path in (out / "compare-digits").iterdir()
     }
+    shutil.rmtree(out / "compare-digits" / "runs")
+    assert _main([*arguments, "--budget", "3", "--set", "window=3", "--out", str(out)]) == 0, "cells are enough"
+    assert "no report: there is no run's folder to show" in capsys.readouterr().err
+    assert _main([*arguments, "--seed", "1", "--policy", "mab", "--out", str(out), "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
+    assert [run["seed"] for run in runs] == [1, 2]
+    for wrong, message in (("seed=3", "seed is not a setting"), ("hindsight=false", "a cell reports regret")):
+        assert _main([*arguments, "--set", wrong, "--policy", "mab", "--out", str(out / "new")]) == 2
+        assert message in capsys.readouterr().err
+    assert not list((out / "new").rglob("metrics.jsonl")), "refused before anything is run"
     assert _main([*arguments, "--set", "colour=3", "--out", str(out)]) == 2
     assert "colour = 3: none of" in capsys.readouterr().err
 
@@ -136,7 +190,35 @@ def test_the_papers_figures_stand_beside_ours(tmp_path: Path) -> None:
     assert paper("budgets")["air"]["10"] == [7.38, 4.86]
 
 
-def test_reproduce_writes_tables_figures_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_say_of_how_many_seeds_they_are(models: Path, tmp_path: Path) -> None:
+    def table(seeds: int, policies: tuple[str, ...], *, run: bool) -> Table:
+        store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False, run=run)
+        return comparison(Bench(store, ["digits"], Size(seeds=seeds)), policies, **SMALL).tables[0]
+
+    table(2, ("mab",), run=True)
+    assert table(5, ("mab",), run=False).notes == ["Seeds: digits 2."], "what is there, not what was asked for"
+    table(1, ("non-fed-oms",), run=True)
+    assert table(5, ("mab", "non-fed-oms"), run=False).notes == ["Seeds: digits 1 to 2."]
+    assert table(5, ("rms-ft",), run=False).notes == ["Seeds: digits –."]
+
+
+def test_digits_stand_alone_without_a_column_of_the_paper(models: Path, tmp_path: Path) -> None:
+    def digits(**asked: object) -> Section:
+        store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
+        return TARGETS["digits"](Bench(store, size=Size(quick=True, seeds=1), **asked))  # type: ignore[arg-type]
+
+    section = digits(columns=["air"])
+    assert [table.name for table in section.tables] == ["digits", "digits-traffic"]
+    assert section.tables[0].header == ["", "digits, %"]
+    assert [row[0] for row in section.tables[0].rows[: len(POLICIES)]] == list(POLICIES.values())
+    assert {len(row) for row in section.tables[0].rows} == {2}
+    assert digits(columns=["digits"], chosen=True) == section
+    assert digits(columns=["air"], chosen=True).tables == (), "other columns were asked for"
+
+
+def test_reproduce_writes_tables_figures_and_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     models = write_dictionary(tmp_path / "models", 48, 1, "regression")
     out = tmp_path / "results"
     arguments = ["--quick", "--seeds", "1", "--column", "wec-synthetic", "--models", f"wec-synthetic={models}"]
@@ -168,6 +250,16 @@ def test_reproduce_writes_tables_figures_and_a_page(tmp_path: Path, capsys: pyte
     assert "ofms run wec-synthetic --policy ofms-ft --seed 0" in page
     assert "| – |" in page, "what has not been run is a dash"
     assert str(tmp_path) not in page
+    assert "A quick look" in page
+    assert "server-regret-rounds100-" in page
+    monkeypatch.chdir(out)
+    options = {"quick": True, "columns": ["wec-synthetic"], "run": False, "echo": lambda text: None}
+    reproduce_targets("all", out=".", **options)  # type: ignore[arg-type]
+    assert (tmp_path / "results.md").read_text().count("(results/regret.png)") == 1
+    reproduce_targets("all", out=str(tmp_path / "results-0.1"), **options)  # type: ignore[arg-type]
+    assert (tmp_path / "results-0.1.md").exists()
+    with pytest.raises(InvalidInput, match="out = /: "):
+        reproduce_targets("all", out="/", **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

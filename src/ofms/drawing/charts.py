@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ofms.core.errors import InvalidInput
+from ofms.core.files import write_whole
 from ofms.core.typing import Floats
 
 if TYPE_CHECKING:
@@ -50,7 +52,9 @@ def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[P
     # The same curves make the same file.
     with matplotlib.rc_context({"svg.hashsalt": "ofms"}):
         for path in paths:
-            figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+            kind, content = path.suffix.removeprefix("."), io.BytesIO()
+            figure.savefig(content, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
+            write_whole(path, content.getvalue())
 
 
 def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str) -> Figure:

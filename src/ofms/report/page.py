@@ -23,6 +23,8 @@ _MOST_CLIENTS = 10
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Write the page of some runs: beside the run for one, into the current folder for several, or to `out`."""
+    if not folders:
+        raise InvalidInput("run", "none", "there is no run's folder to show; name one")
     runs = [read_run(folder) for folder in folders]
     metrics = {run.metric for run in runs}
     if len(metrics) > 1:

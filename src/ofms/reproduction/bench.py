@@ -48,6 +48,7 @@ class Size:
 
     quick: bool = False
     seeds: int | None = None
+    first_seed: int = 0
 
     def given(self, experiment: str) -> dict[str, Any]:
         """What is smaller than in the paper."""
@@ -58,7 +59,7 @@ class Size:
     def seed_range(self, experiment: str) -> range:
         """Five seeds, two when quick; one for the large image sets."""
         default = 1 if experiment in IMAGE_SETS else 2 if self.quick else 5
-        return range(default if self.seeds is None else self.seeds)
+        return range(self.first_seed, self.first_seed + (default if self.seeds is None else self.seeds))
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where cells come from, for which columns, and how much of them."""
+    """Where cells come from, for which columns (asked for by name where they are `chosen`), and how much of them."""
 
     store: CellStore
     columns: Sequence[str]
     size: Size = field(default_factory=Size)
+    chosen: bool = False
 
     def runs(self, experiment: str, policy: str = "ofms-ft", **given: Any) -> list[Record]:
         """The finished runs of a cell of a table, one for each seed."""

@@ -22,7 +22,7 @@ from ofms.models.dictionary import Dictionary
 from ofms.reproduction.convex import ServerCurve
 from ofms.runs.config import Experiment, RunConfig, load_experiment, without_nothing
 from ofms.runs.dictionaries import dictionary_folder, find_dictionary
-from ofms.runs.folder import CONFIG, SUMMARY
+from ofms.runs.folder import CONFIG, SUMMARY, unfinished_run
 from ofms.runs.interrupt import RunInterrupted
 from ofms.simulator.api import resolve_experiment, simulate
 from ofms.simulator.result import Result
@@ -112,6 +112,7 @@ class CellStore:
     ) -> None:
         self.folder, self.models, self.workers, self.progress = folder, dict(models or {}), workers, progress
         self.used: dict[str, Record] = {}
+        self.curves: list[str] = []
         self.runs_missing = run
         self._prepare, self._keep_runs = prepare, keep_runs
         self._dictionaries: dict[str, tuple[Dictionary, str]] = {}
@@ -135,9 +136,9 @@ class CellStore:
         self.used |= known
         return list(known.values())
 
-    def computed(self, name: str, compute: Callable[[], ServerCurve]) -> ServerCurve | None:
-        """A curve that is no run, kept like one; None where it is missing and only a look was asked for."""
-        path = self.folder / f"{name}.json"
+    def computed(self, name: str, made: Mapping[str, Any], compute: Callable[[], ServerCurve]) -> ServerCurve | None:
+        """A curve that is no run, kept under the key of how it is made; None where it is missing and nothing is run."""
+        path = self.folder / f"{name}-{_key(made)}.json"
         if not path.exists():
             if not self.runs_missing:
                 return None
@@ -149,6 +150,7 @@ class CellStore:
             found = msgspec.json.decode(path.read_bytes(), type=_KeptCurve)
         except msgspec.DecodeError as error:
             raise _damaged(path, error) from None
+        self.curves.append(path.name)
         return ServerCurve(np.array(found.regret), found.bound)
 
     def find(self, cell: Cell) -> Record | None:
@@ -190,14 +192,18 @@ class CellStore:
         # What is not said is left out, so that a field that is added later leaves old keys as they are.
         config = without_nothing(msgspec.to_builtins(self.config(cell)))
         made = [config, self.dictionary(cell.experiment)[1], cell.loopback]
-        key = hashlib.sha256(msgspec.json.encode(made, order="deterministic")).hexdigest()[:12]
-        return self.folder / f"{Path(cell.experiment).stem}-{cell.policy}-seed{cell.seed}-{key}.json"
+        own = self.config(cell).stream
+        if own is not None:
+            made.append(own.fingerprint())
+        return self.folder / f"{Path(cell.experiment).stem}-{cell.policy}-seed{cell.seed}-{_key(made)}.json"
 
     def run_folder(self, cell: Cell) -> Path:
         """Where a cell's run is, while it goes on and where runs are kept."""
         return self.folder.parent / "runs" / self._path(cell).stem
 
     def _run(self, cell: Cell) -> None:
+        if not self.config(cell).hindsight:
+            raise InvalidInput("hindsight", False, "a cell reports regret; leave it on")
         dictionary, revision = self.dictionary(cell.experiment)
         folder = self.run_folder(cell)
         if is_locked(folder):
@@ -221,9 +227,8 @@ class CellStore:
                 )
         except RunInterrupted as interruption:
             reason = str(interruption).partition(";")[0]
-            raise RunInterrupted(
-                f"{cell.experiment}, {cell.policy}: {reason}; the same command goes on from there"
-            ) from None
+            again = "begins this cell again" if cell.loopback else "goes on from there"
+            raise RunInterrupted(f"{cell.experiment}, {cell.policy}: {reason}; the same command {again}") from None
         label = "DIR" if cell.experiment in self.models else None
         record = _record(cell, self.config(cell), result, revision, cell.command(label))
         write_whole(self._path(cell), msgspec.json.encode(record) + b"\n")
@@ -233,12 +238,24 @@ class CellStore:
                 folder.parent.rmdir()
 
     def _go_on(self, folder: Path, options: dict[str, Any]) -> Result | None:
-        """Go on with an interrupted run; None where it cannot, as when another version wrote it."""
+        """Go on with an interrupted run; None where what is left of it cannot be used, as of another version."""
         try:
-            return simulate(resume=folder, **options)
+            unfinished_run(folder)
         except InvalidInput:
             shutil.rmtree(folder)
             return None
+        try:
+            return simulate(resume=folder, **options)
+        except InvalidInput as error:
+            # Anything else, as data that are not there or a full disk, says nothing against the checkpoint.
+            if error.field not in ("run", "resume"):
+                raise
+            shutil.rmtree(folder)
+            return None
+
+
+def _key(made: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(made, order="deterministic")).hexdigest()[:12]
 
 
 class _KeptCurve(msgspec.Struct, frozen=True):

@@ -35,10 +35,11 @@ def reproduce_targets(
     for name in (*columns, *(models or {})):
         load_experiment(name)
     folder = Path(out)
+    page = _page_beside(folder)
     store = CellStore(
         folder / "cells", models=models, prepare=_hastily if quick else _as_it_is, run=run, workers=workers
     )
-    bench = Bench(store, list(columns) or columns_here(), Size(quick=quick, seeds=seeds))
+    bench = Bench(store, list(columns) or columns_here(), Size(quick=quick, seeds=seeds), chosen=bool(columns))
     sections = []
     for name in TARGETS if target == "all" else [target]:
         section = TARGETS[name](bench)
@@ -50,7 +51,7 @@ def reproduce_targets(
     if target == "all":
         parts = ["ofms reproduce all", *(["--quick"] if quick else []), *([f"--seeds {seeds}"] if seeds else [])]
         parts += [f"--column {name}" for name in columns] + [f"--models {name}=DIR" for name in models or {}]
-        echo(f"page: {write_page(sections, bench, ' '.join(parts), folder)}")
+        echo(f"page: {write_page(sections, bench, ' '.join(parts), folder, page)}")
     echo(f"tables and figures in {folder}")
     return sections
 
@@ -60,8 +61,8 @@ def _as_it_is(experiment: Experiment) -> Experiment:
 
 
 def _hastily(experiment: Experiment) -> Experiment:
-    """One epoch of pre-training: for a look, not for figures."""
-    if experiment.pretraining is None:
+    """One epoch of pre-training: for a look, not for figures. Digits take seconds anyway."""
+    if experiment.pretraining is None or experiment.dataset == "digits":
         return experiment
     return msgspec.structs.replace(experiment, pretraining=msgspec.structs.replace(experiment.pretraining, epochs=1))
 
@@ -84,20 +85,32 @@ def write_section(section: Section, folder: Path) -> None:
         draw_curves(figure.panels, paths, ylabel=figure.ylabel)
 
 
-def write_page(sections: Sequence[Section], bench: Bench, command: str, folder: Path) -> Path:
+def _page_beside(folder: Path) -> Path:
+    """The page of a folder: beside it, under its name."""
+    whole = folder.resolve()
+    if not whole.name:
+        raise InvalidInput("out", folder, "the page is written beside the folder; name another one")
+    return whole.with_name(f"{whole.name}.md") if folder.name in ("", "..") else folder.with_name(f"{folder.name}.md")
+
+
+def write_page(sections: Sequence[Section], bench: Bench, command: str, folder: Path, page: Path) -> Path:
     """One page with everything, beside the folder that holds its pictures."""
-    page = folder.with_suffix(".md")
     parts = [
         "# Results\n",
         f"Written by `{command}`, ofms {__version__}; nothing on this page is typed by hand. "
         f"A cell with several seeds shows the mean over them. A dash marks what has not been run.\n",
     ]
+    if bench.size.quick:
+        parts.append(
+            "A quick look: few clients and rounds, and models that were pre-trained for one epoch. The commands at the "
+            "end take an experiment's own dictionary, and give these figures with this one only.\n"
+        )
     for section in sections:
         parts.append(f"## {section.title}\n\n{section.text}\n")
         for table in section.tables:
             parts.append(f"{table.title}.\n\n{table.markdown()}\n")
         for figure in section.figures:
-            parts.append(f"{figure.title}.\n\n![{figure.title}]({folder.name}/{figure.name}.png)\n")
+            parts.append(f"{figure.title}.\n\n![{figure.title}]({page.stem}/{figure.name}.png)\n")
     parts.append(_provenance(bench))
     write_whole(page, "\n".join(parts).encode())
     return page
@@ -115,6 +128,8 @@ def _provenance(bench: Bench) -> str:
     lines.append(f"\nMachines: {'; '.join(sorted({record.machine for record in records} or {machine()}))}.\n")
     lines.append("| command | mean ± std over clients | regret | seconds |\n|---|---:|---:|---:|")
     lines += [_line(record) for record in records]
+    if bench.store.curves:
+        lines.append(f"\nAnd {', '.join(f'`{name}`' for name in bench.store.curves)}: `ofms reproduce server`.")
     return "\n".join(lines) + "\n"
 
 

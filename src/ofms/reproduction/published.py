@@ -47,14 +47,14 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
     }
     header, rows, bold = [""], [[POLICIES.get(name, name)] for name in names], set()
     for column in bench.columns:
-        published = paper("comparison").get(paper_column(column), {})
-        header += [f"{title_of(column)}, {unit(column)}", "paper"]
+        published = paper("comparison").get(paper_column(column))
         figures = {name: summarise(runs[name, column]) for name in names}
-        for name, row in zip(names, rows, strict=True):
-            row += [show(figures[name]), show(published.get(name))]
         place = best_row([figures[name] for name in names], runs_of(runs, column))
         if place is not None:
-            bold.add((place, len(header) - 2))
+            bold.add((place, len(header)))
+        header += [f"{title_of(column)}, {unit(column)}", *([] if published is None else ["paper"])]
+        for name, row in zip(names, rows, strict=True):
+            row += [show(figures[name]), *([] if published is None else [show(published.get(name))])]
     for label, key in (
         ("a uniformly random model", "random_model"),
         ("the best model in hindsight", "best_in_hindsight"),
@@ -62,7 +62,8 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
         row = [f"{label} (of OFMS-FT's run)"]
         for column in bench.columns:
             found = runs.get(("ofms-ft", column), [])
-            row += [f"{scale(found) * np.mean([getattr(run, key) for run in found]):.2f}" if found else "–", ""]
+            row.append(f"{scale(found) * np.mean([getattr(run, key) for run in found]):.2f}" if found else "–")
+            row += [""] if paper_column(column) in paper("comparison") else []
         rows.append(row)
     table = Table(
         "comparison",
@@ -70,7 +71,10 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
         header,
         rows,
         frozenset(bold),
-        notes=[seeds_note(bench, bench.columns), *synthetic_note(bench.columns)],
+        notes=[
+            seeds_note((column, records) for (_, column), records in runs.items()),
+            *synthetic_note(bench.columns),
+        ],
         data=[record_data(record) for records in runs.values() for record in records],
     )
     return Section(
@@ -87,7 +91,7 @@ def first_runs(bench: Bench, policies: Iterable[str], **given: Any) -> list[Path
     for name in policies:
         known = setting_names(name) | RUN_FIELDS
         some = {key: value for key, value in given.items() if key in known}
-        folders += [bench.store.run_folder(Cell(column, name, 0, some)) for column in bench.columns]
+        folders += [bench.store.run_folder(Cell(column, name, bench.size.first_seed, some)) for column in bench.columns]
     return [folder for folder in folders if folder.exists()]
 
 
@@ -106,21 +110,23 @@ def traffic(bench: Bench, runs: Mapping[tuple[str, str], list[Record]], names: S
 def budgets(bench: Bench) -> Section:
     """table:3 and table:4: OFMS-FT with more and with less memory."""
     rows = [[f"B = {budget}"] for budget in BUDGETS]
-    header, data = [""], []
+    header = [""]
+    runs = {(column, budget): bench.runs(column, budget=budget) for column in bench.columns for budget in BUDGETS}
     for column in bench.columns:
         published = paper("budgets").get(paper_column(column), {})
-        found = {budget: bench.runs(column, budget=budget) for budget in BUDGETS}
         header += [f"{title_of(column)}, {unit(column)}", "paper"]
         for budget, row in zip(BUDGETS, rows, strict=True):
-            row += [show(summarise(found[budget])), show(published.get(budget))]
-            data += [record_data(record) for record in found[budget]]
+            row += [show(summarise(runs[column, budget])), show(published.get(budget))]
     table = Table(
         "budgets",
         "OFMS-FT, mean ± standard deviation over clients; accuracy in %, squared errors ×10⁻³",
         header,
         rows,
-        notes=[seeds_note(bench, bench.columns), *synthetic_note(bench.columns)],
-        data=data,
+        notes=[
+            seeds_note((column, records) for (column, _), records in runs.items()),
+            *synthetic_note(bench.columns),
+        ],
+        data=[record_data(record) for records in runs.values() for record in records],
     )
     return Section(
         "budgets", "Memory", "OFMS-FT when clients hold 2, 5 or 10 models (the paper's tables 3 and 4).", [table]
@@ -132,14 +138,13 @@ def mixed_budgets(bench: Bench) -> Section:
     columns = [column for column in bench.columns if column.startswith("wec")]
     if not columns:
         return Section("mixed-budgets", "Mixed memory", "Measured on WEC, which was not asked for.")
-    rows, data = [], []
+    runs = {(column, shares): bench.runs(column, budget=shares) for column in columns for shares in MIXED}
+    rows = []
     for shares in MIXED:
         row = [shares.replace(",", ", ").replace(":", " for ")]
         for column in columns:
-            found = bench.runs(column, budget=shares)
             published = paper("mixed-budgets").get(paper_column(column), {})
-            row += [show(summarise(found)), show(published.get(shares))]
-            data += [record_data(record) for record in found]
+            row += [show(summarise(runs[column, shares])), show(published.get(shares))]
         rows.append(row)
     header = ["B", *(cell for column in columns for cell in (f"{title_of(column)}, MSE ×10⁻³", "paper"))]
     table = Table(
@@ -147,8 +152,8 @@ def mixed_budgets(bench: Bench) -> Section:
         "OFMS-FT, clients of two sizes",
         header,
         rows,
-        notes=[seeds_note(bench, columns), *synthetic_note(columns)],
-        data=data,
+        notes=[seeds_note((column, records) for (column, _), records in runs.items()), *synthetic_note(columns)],
+        data=[record_data(record) for records in runs.values() for record in records],
     )
     text = (
         "Clients of both sizes are spread evenly over the sites; E is half of the summed budgets (the paper's table 1)."
@@ -158,23 +163,31 @@ def mixed_budgets(bench: Bench) -> Section:
 
 def run_time(bench: Bench) -> Section:
     """table:5: the processor time of a client."""
-    entries = [(name, None) for name in POLICIES if name != "ofms-ft"] + [("ofms-ft", "5"), ("ofms-ft", "2")]
+    entries: list[tuple[str, str, dict[str, Any], str]] = []
+    for name, shown in POLICIES.items():
+        if name != "ofms-ft":
+            entries.append((shown, name, {}, name))
+        if name == "non-fed-oms":
+            entries.append((f"{shown}, losses of all stored models", name, {"feedback": "all"}, name))
+    entries += [(f"OFMS-FT, B = {budget}", "ofms-ft", {"budget": budget}, f"ofms-ft {budget}") for budget in ("5", "2")]
     rows: list[list[str]] = []
     data = []
-    for name, budget in entries:
-        row = [POLICIES[name] if budget is None else f"OFMS-FT, B = {budget}"]
+    for shown, name, given, in_paper in entries:
+        row = [shown]
         for column in bench.columns:
-            given = bench.size.given(column) | {"clients": _CLIENTS_TIMED} | ({"budget": budget} if budget else {})
-            found = bench.store.records([Cell(column, name, 0, given, loopback=True)])
+            size = bench.size.given(column) | {"clients": _CLIENTS_TIMED}
+            found = bench.store.records([Cell(column, name, 0, size | given, loopback=True)])
             seconds = [record.client_seconds for record in found if record.client_seconds is not None]
-            published = paper("run-time").get(paper_column(column), {}).get(f"{name} {budget}" if budget else name)
+            published = paper("run-time").get(paper_column(column), {}).get(in_paper)
             row += [f"{np.mean(seconds):.2f}" if seconds else "–", "" if published is None else f"{published:.2f}"]
             data += [record_data(record) for record in found]
         rows.append(row)
     header = ["", *(cell for column in bench.columns for cell in (f"{title_of(column)}, s", "paper"))]
     note = (
         f"Measured on the loopback, {_CLIENTS_TIMED} clients, one thread, processor time: messages, predictions "
-        "and fine-tuning. The paper's seconds are of another machine; the ratios are what to compare."
+        "and fine-tuning. A client evaluates what its policy learns from: all models that it holds with OFMS-FT and "
+        "budgeted expert advice, else the one that predicts. The paper does not say which losses Non-Fed-OMS observes: "
+        "its figure stands beside both. Its seconds are of another machine; the ratios are what to compare."
     )
     table = Table("run-time", "Seconds that a client spends in all rounds", header, rows, notes=[note], data=data)
     return Section("run-time", "Run time", "What a client spends, by policy and memory (the paper's table 5).", [table])
@@ -199,10 +212,11 @@ def regret(bench: Bench) -> Section:
                     curves.append(regret_curve(f"B = {budget}", found))
             panels.append((title_of(column), curves))
         figures.append(Figure(name, f"Average regret of OFMS-FT's clients, {title}", panels, "average regret"))
-    rows = []
+    rows, data = [], []
     for column in columns:
         for budget in BUDGETS:
             found = bench.runs(column, budget=budget, preset="theory")
+            data += [record_data(record) | {"bound": record.bound} for record in found]
             rounds = found[0].config.rounds if found else 1
             bounds = [record.bound for record in found if record.bound is not None]
             rows.append(
@@ -218,6 +232,7 @@ def regret(bench: Bench) -> Section:
         ["", "average regret", "its bound"],
         rows,
         notes=synthetic_note(columns),
+        data=data,
     )
     text = "The paper's figure 1. Below it the same with the theorems' settings, where their bound holds."
     return Section("regret", "Regret over rounds", text, [table], figures)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ofms.drawing.charts import Curve
-from ofms.reproduction.bench import Bench, title_of
+from ofms.reproduction.bench import title_of
 from ofms.reproduction.cells import Record
 from ofms.runs.config import load_experiment
 from ofms.runs.dictionaries import task_of
@@ -109,9 +109,16 @@ def record_data(record: Record) -> dict[str, Any]:
     }
 
 
-def seeds_note(bench: Bench, columns: Iterable[str]) -> str:
-    counts = {title_of(column): len(bench.size.seed_range(column)) for column in columns}
-    return "Seeds: " + ", ".join(f"{title} {count}" for title, count in counts.items()) + "."
+def seeds_note(found: Iterable[tuple[str, Sequence[Record]]]) -> str:
+    """How many seeds the figures of each column are of: what was found, which may be less than was asked for."""
+    counts: dict[str, set[int]] = {}
+    for column, records in found:
+        counts.setdefault(title_of(column), set()).update([len(records)] if records else [])
+    shown = [
+        f"{title} {'–' if not some else min(some) if len(some) == 1 else f'{min(some)} to {max(some)}'}"
+        for title, some in counts.items()
+    ]
+    return f"Seeds: {', '.join(shown)}."
 
 
 def synthetic_note(columns: Iterable[str]) -> list[str]:

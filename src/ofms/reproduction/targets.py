@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ofms.reproduction.bench import Bench, Section
-from ofms.reproduction.beyond import exchange_interval, gain, server, uplink
+from ofms.reproduction.beyond import digits, exchange_interval, gain, server, uplink
 from ofms.reproduction.choices import choices
 from ofms.reproduction.published import budgets, comparison, mixed_budgets, regret, run_time
 
@@ -15,6 +15,7 @@ TARGETS: dict[str, Callable[[Bench], Section]] = {
     "mixed-budgets": mixed_budgets,
     "run-time": run_time,
     "regret": regret,
+    "digits": digits,
     "gain": gain,
     "interval": exchange_interval,
     "bandwidth": uplink,

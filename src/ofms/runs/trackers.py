@@ -92,7 +92,6 @@ _KINDS: dict[str, tuple[Callable[[RunConfig, Path], Tracker], str]] = {
     "tensorboard": (TensorBoard, "tensorboard"),
     "mlflow": (MLflow, "mlflow"),
 }
-TRACKERS = tuple(_KINDS)
 
 
 def require_tracker(name: str) -> None:
