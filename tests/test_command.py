@@ -85,7 +85,7 @@ def test_loopback_and_simulator_tell_the_same(
     records = []
     for name, extra in (("fast", ()), ("slow", ("--loopback",))):
         arguments = ("--models", models, *QUICK, "--policy", policy, "--out", tmp_path / name, "--json", *extra)
-        assert run("run", *arguments, "--set", "warm_up=3" if policy != "mab" else "seed=0") == 0
+        assert run("run", *arguments, "--set", "warm_up=3" if policy != "mab" else "exploration=0.1") == 0
         records.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
     for key in ("mean", "std", "regret", "bytes_down", "bytes_up", "most_bytes_held"):
         assert records[0][key] == pytest.approx(records[1][key], rel=1e-5), key
