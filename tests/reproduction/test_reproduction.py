@@ -203,9 +203,9 @@ def test_figures_say_of_how_many_seeds_they_are(models: Path, tmp_path: Path) ->
 
 
 def test_digits_stand_alone_without_a_column_of_the_paper(models: Path, tmp_path: Path) -> None:
-    def digits(**asked: object) -> Section:
+    def digits(target: str = "digits", **asked: object) -> Section:
         store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
-        return TARGETS["digits"](Bench(store, size=Size(quick=True, seeds=1), **asked))  # type: ignore[arg-type]
+        return TARGETS[target](Bench(store, size=Size(quick=True, seeds=1), **asked))  # type: ignore[arg-type]
 
     section = digits(columns=["air"])
     assert [table.name for table in section.tables] == ["digits", "digits-traffic"]
@@ -214,6 +214,14 @@ def test_digits_stand_alone_without_a_column_of_the_paper(models: Path, tmp_path
     assert {len(row) for row in section.tables[0].rows} == {2}
     assert digits(columns=["digits"], chosen=True) == section
     assert digits(columns=["air"], chosen=True).tables == (), "other columns were asked for"
+    for target, header in (
+        ("budgets", ["", "digits, %"]),
+        ("run-time", ["", "digits, s"]),
+        ("interval", ["", "digits, %", "down", "up", "α"]),
+    ):
+        table = digits(target, columns=["digits"], chosen=True).tables[0]
+        assert table.header == header
+        assert {len(row) for row in table.rows} == {len(header)}
 
 
 def test_reproduce_writes_tables_figures_and_a_page(

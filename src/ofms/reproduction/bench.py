@@ -103,7 +103,8 @@ class Bench:
         """Whether there may be cells of an experiment to show, or they may be run."""
         return self.store.runs_missing or self.store.has_dictionary(experiment)
 
-    def regression(self) -> list[str]:
+    def small_columns(self) -> list[str]:
+        """Those whose runs take seconds."""
         return [column for column in self.columns if column not in IMAGE_SETS]
 
 

@@ -87,11 +87,11 @@ def uplink(bench: Bench) -> Section:
 
 
 def _sweep(bench: Bench, name: str, key: str, values: Sequence[str], title: str, label: str) -> Table:
-    columns = bench.regression()
+    columns = bench.small_columns()
     rows, data = [], []
     header = [""]
     for column in columns:
-        header += [f"{title_of(column)}, MSE ×10⁻³", "down", "up", "α"]
+        header += [f"{title_of(column)}, {unit(column)}", "down", "up", "α"]
     for value in values:
         row = [label.format(value)]
         for column in columns:

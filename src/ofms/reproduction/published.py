@@ -16,8 +16,7 @@ from ofms.reproduction.cells import Cell, Record
 from ofms.reproduction.summaries import (
     best_row,
     bytes_a_round,
-    paper,
-    paper_column,
+    in_paper,
     record_data,
     regret_curve,
     runs_of,
@@ -47,14 +46,14 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
     }
     header, rows, bold = [""], [[POLICIES.get(name, name)] for name in names], set()
     for column in bench.columns:
-        published = paper("comparison").get(paper_column(column))
+        published = in_paper("comparison", column)
         figures = {name: summarise(runs[name, column]) for name in names}
         place = best_row([figures[name] for name in names], runs_of(runs, column))
         if place is not None:
             bold.add((place, len(header)))
-        header += [f"{title_of(column)}, {unit(column)}", *([] if published is None else ["paper"])]
+        header += [f"{title_of(column)}, {unit(column)}", *(["paper"] if published else [])]
         for name, row in zip(names, rows, strict=True):
-            row += [show(figures[name]), *([] if published is None else [show(published.get(name))])]
+            row += [show(figures[name]), *([show(published.get(name))] if published else [])]
     for label, key in (
         ("a uniformly random model", "random_model"),
         ("the best model in hindsight", "best_in_hindsight"),
@@ -63,7 +62,7 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
         for column in bench.columns:
             found = runs.get(("ofms-ft", column), [])
             row.append(f"{scale(found) * np.mean([getattr(run, key) for run in found]):.2f}" if found else "–")
-            row += [""] if paper_column(column) in paper("comparison") else []
+            row += [""] if in_paper("comparison", column) else []
         rows.append(row)
     table = Table(
         "comparison",
@@ -113,10 +112,10 @@ def budgets(bench: Bench) -> Section:
     header = [""]
     runs = {(column, budget): bench.runs(column, budget=budget) for column in bench.columns for budget in BUDGETS}
     for column in bench.columns:
-        published = paper("budgets").get(paper_column(column), {})
-        header += [f"{title_of(column)}, {unit(column)}", "paper"]
+        published = in_paper("budgets", column)
+        header += [f"{title_of(column)}, {unit(column)}", *(["paper"] if published else [])]
         for budget, row in zip(BUDGETS, rows, strict=True):
-            row += [show(summarise(runs[column, budget])), show(published.get(budget))]
+            row += [show(summarise(runs[column, budget])), *([show(published.get(budget))] if published else [])]
     table = Table(
         "budgets",
         "OFMS-FT, mean ± standard deviation over clients; accuracy in %, squared errors ×10⁻³",
@@ -143,7 +142,7 @@ def mixed_budgets(bench: Bench) -> Section:
     for shares in MIXED:
         row = [shares.replace(",", ", ").replace(":", " for ")]
         for column in columns:
-            published = paper("mixed-budgets").get(paper_column(column), {})
+            published = in_paper("mixed-budgets", column)
             row += [show(summarise(runs[column, shares])), show(published.get(shares))]
         rows.append(row)
     header = ["B", *(cell for column in columns for cell in (f"{title_of(column)}, MSE ×10⁻³", "paper"))]
@@ -172,17 +171,20 @@ def run_time(bench: Bench) -> Section:
     entries += [(f"OFMS-FT, B = {budget}", "ofms-ft", {"budget": budget}, f"ofms-ft {budget}") for budget in ("5", "2")]
     rows: list[list[str]] = []
     data = []
-    for shown, name, given, in_paper in entries:
+    for shown, name, given, key in entries:
         row = [shown]
         for column in bench.columns:
             size = bench.size.given(column) | {"clients": _CLIENTS_TIMED}
             found = bench.store.records([Cell(column, name, 0, size | given, loopback=True)])
             seconds = [record.client_seconds for record in found if record.client_seconds is not None]
-            published = paper("run-time").get(paper_column(column), {}).get(in_paper)
-            row += [f"{np.mean(seconds):.2f}" if seconds else "–", "" if published is None else f"{published:.2f}"]
+            published = in_paper("run-time", column)
+            row.append(f"{np.mean(seconds):.2f}" if seconds else "–")
+            row += [f"{published[key]:.2f}" if key in published else ""] if published else []
             data += [record_data(record) for record in found]
         rows.append(row)
-    header = ["", *(cell for column in bench.columns for cell in (f"{title_of(column)}, s", "paper"))]
+    header = [""]
+    for column in bench.columns:
+        header += [f"{title_of(column)}, s", *(["paper"] if in_paper("run-time", column) else [])]
     note = (
         f"Measured on the loopback, {_CLIENTS_TIMED} clients, one thread, processor time: messages, predictions "
         "and fine-tuning. A client evaluates what its policy learns from: all models that it holds with OFMS-FT and "

@@ -29,9 +29,10 @@ def paper(table: str) -> dict[str, Any]:
     return figures
 
 
-def paper_column(experiment: str) -> str:
-    """The paper's dataset that an experiment stands for."""
-    return experiment.removesuffix("-synthetic")
+def in_paper(table: str, experiment: str) -> dict[str, Any]:
+    """What one of the paper's tables has on the dataset that an experiment stands for; nothing where it has none."""
+    figures: dict[str, Any] = paper(table).get(experiment.removesuffix("-synthetic"), {})
+    return figures
 
 
 def summarise(records: Sequence[Record]) -> tuple[float, float] | None:
