@@ -21,6 +21,7 @@ from ofms.device.device import Device
 from ofms.device.entries import Labelled
 from ofms.device.journal import Journal, read_entries
 from ofms.device.letters import Letter, seal, unseal
+from ofms.device.shelf import Shelf
 from ofms.device.store import Store
 from ofms.federation.hub import Hub
 from ofms.models.dictionary import Dictionary
@@ -182,6 +183,32 @@ def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_
         assert again.feedback(answer.id, 0.5)
         gained = again._memory.state.cumulative_losses - before
         assert set(np.flatnonzero(gained[0])) == set(held), "the models of then learn, though they are gone"
+
+
+@pytest.mark.parametrize(("policy", "everything"), [("ofms-ft", True), ("rms-ft", False)])
+def test_a_label_costs_no_more_than_its_policy_learns_from(
+    policy: str, everything: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dictionary, _ = problem()
+    hub = hub_for(dictionary, policy, interval=4)
+    devices = open_devices(tmp_path, dictionary)
+    for client, each in enumerate(devices):
+        each.receive(hub.welcome(client))
+    grants = hub.run_exchange({client: each.collect() for client, each in enumerate(devices)})  # type: ignore[misc]
+    devices[0].receive(grants[0])
+    assert len(devices[0].holding) > 1
+    answer = devices[0].predict(np.zeros(3))
+    evaluated, outputs = [], Shelf.outputs
+
+    def counted(shelf: Shelf, model: int, *rest: Any) -> Any:
+        evaluated.append(model)
+        return outputs(shelf, model, *rest)
+
+    monkeypatch.setattr(Shelf, "outputs", counted)
+    assert devices[0].feedback(answer.id, 0.5)
+    assert evaluated == (devices[0].holding if everything else devices[0].voting)
+    for each in devices:
+        each.close()
 
 
 def test_what_waits_is_bounded_and_what_falls_out_is_counted(device: Device) -> None:
