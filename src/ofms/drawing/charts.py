@@ -63,25 +63,16 @@ def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str)
     for place, (axes, (title, curves)) in enumerate(
         zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)
     ):
-        banded = False
         for number, curve in enumerate(curves):
             colour = COLOURS[number % len(COLOURS)]
             rounds = np.arange(1, len(curve.values) + 1)
-            axes.plot(rounds, curve.values, color=colour, label=curve.label)
+            # The bound stands in the legend: beside its mark it would lie on curves, axes or other bounds.
+            bounded = "" if curve.bound is None else f", bound {curve.bound:.3f}"
+            axes.plot(rounds, curve.values, color=colour, label=curve.label + bounded)
             if curve.low is not None and curve.high is not None:
-                banded = True
                 axes.fill_between(rounds, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
             if curve.bound is not None:
                 axes.plot(rounds[-1], curve.bound, marker="v", color=colour, clip_on=False)
-                axes.annotate(
-                    f"bound at T = {len(rounds):,}: {curve.bound:.3f}",
-                    (rounds[-1], curve.bound),
-                    color=colour,
-                    xytext=(-8, 0),
-                    textcoords="offset points",
-                    ha="right",
-                    va="center",
-                )
         axes.set_title(title)
         axes.set_xlabel("round")
         if place == 0:
@@ -90,6 +81,15 @@ def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         if curves:
-            heading = "mean over clients; band: 10 to 90 % of them" if banded else None
-            axes.legend(frameon=False, title=heading, loc="best")
+            axes.legend(frameon=False, title=_heading(curves), loc="best")
     return figure
+
+
+def _heading(curves: Sequence[Curve]) -> str | None:
+    """What bands and triangles mean, where there are any."""
+    meanings = []
+    if any(curve.low is not None for curve in curves):
+        meanings.append("mean over clients; band: 10 to 90 % of them")
+    if any(curve.bound is not None for curve in curves):
+        meanings.append("triangle: bound on the last value")
+    return "\n".join(meanings) or None
