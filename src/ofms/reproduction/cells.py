@@ -190,11 +190,11 @@ class CellStore:
 
     def _path(self, cell: Cell) -> Path:
         # What is not said is left out, so that a field that is added later leaves old keys as they are.
-        config = without_nothing(msgspec.to_builtins(self.config(cell)))
-        made = [config, self.dictionary(cell.experiment)[1], cell.loopback]
-        own = self.config(cell).stream
-        if own is not None:
-            made.append(own.fingerprint())
+        config = self.config(cell)
+        said = without_nothing(msgspec.to_builtins(config))
+        made = [said, self.dictionary(cell.experiment)[1], cell.loopback]
+        if config.stream is not None:
+            made.append(config.stream.fingerprint())
         return self.folder / f"{Path(cell.experiment).stem}-{cell.policy}-seed{cell.seed}-{_key(made)}.json"
 
     def run_folder(self, cell: Cell) -> Path:
