@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from ofms.data.stream import Stream
 from ofms.device.device import Device
+from ofms.federation.hub import Hub
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from tests.problems import regression_problem
+from tests.simulator.test_agreement import SETTINGS
 
 CLIENTS, ROUNDS = 3, 12
 
@@ -38,3 +41,39 @@ def open_devices(folder: Path, dictionary: Dictionary) -> list[Device]:
         Device(folder / str(client), budget=int(budget), mail=False)
         for client, budget in enumerate(budgets_for(dictionary))
     ]
+
+
+def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: Any) -> Hub:
+    budgets = budgets_for(dictionary)
+    return Hub(
+        dictionary,
+        budgets=budgets,
+        bandwidth=int(budgets.sum()) // 2,
+        rounds=ROUNDS,
+        interval=interval,
+        policy=policy,
+        settings=SETTINGS[policy] | settings,
+        seed=5,
+    )
+
+
+def granted_device(folder: Path, policy: str) -> tuple[Device, Hub]:
+    """The first device of the fleet in its first exchange, which has four samples, and the hub that it is of."""
+    dictionary, _ = problem()
+    hub = hub_for(dictionary, policy, interval=4)
+    devices = open_devices(folder, dictionary)
+    for client, each in enumerate(devices):
+        each.receive(hub.welcome(client))
+    grants = hub.run_exchange({client: each.collect() for client, each in enumerate(devices)})  # type: ignore[misc]
+    for client, each in enumerate(devices):
+        each.receive(grants[client])
+        if client:
+            each.close()
+    return devices[0], hub
+
+
+def grant_arrays(held: np.ndarray) -> dict[str, np.ndarray]:
+    """The arrays of a grant for client 0, which sends all that is held."""
+    nobody, first = np.array([False]), np.array([0])
+    arrays = {"held": held, "sent": held, "client": first, "version": np.zeros(6, np.int64), "uploads": nobody}
+    return {f"grant.{name}": array for name, array in arrays.items()}

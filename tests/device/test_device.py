@@ -1,12 +1,7 @@
-"""A device: the simulator's choices through letters, labels in any order, and a store that survives being killed."""
+"""A device: the simulator's choices through letters, labels in any order, and what it refuses."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,37 +10,19 @@ import numpy as np
 import pytest
 
 import ofms
-import ofms.device.device as device_module
 from ofms.core.schedule import Schedule
 from ofms.device.device import Device
-from ofms.device.entries import Labelled
-from ofms.device.journal import Journal, read_entries
 from ofms.device.letters import Letter, seal, unseal
 from ofms.device.shelf import Shelf
-from ofms.device.store import Store
 from ofms.federation.hub import Hub
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from ofms.policies import MODULES
 from ofms.policies.protocol import Fleet
 from ofms.simulator.loopback import LoopbackSimulation
-from tests.devices import ROUNDS, budgets_for, open_devices, problem
+from tests.devices import ROUNDS, budgets_for, grant_arrays, granted_device, hub_for, open_devices, problem
 from tests.problems import policy_of
 from tests.simulator.test_agreement import SETTINGS
-
-
-def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: Any) -> Hub:
-    budgets = budgets_for(dictionary)
-    return Hub(
-        dictionary,
-        budgets=budgets,
-        bandwidth=int(budgets.sum()) // 2,
-        rounds=ROUNDS,
-        interval=interval,
-        policy=policy,
-        settings=SETTINGS[policy] | settings,
-        seed=5,
-    )
 
 
 @pytest.mark.parametrize("reopened", [False, True], ids=["kept open", "reopened"])
@@ -91,30 +68,6 @@ def test_devices_do_what_the_simulator_does(policy: str, interval: int, reopened
             assert mine[name].numpy() == pytest.approx(theirs[name].numpy(), abs=1e-5)
     for device in devices:
         device.close()
-
-
-def grant_arrays(held: np.ndarray) -> dict[str, np.ndarray]:
-    """The arrays of a grant for client 0, which sends all that is held."""
-    nobody, first = np.array([False]), np.array([0])
-    arrays = {"held": held, "sent": held, "client": first, "version": np.zeros(6, np.int64), "uploads": nobody}
-    return {f"grant.{name}": array for name, array in arrays.items()}
-
-
-@pytest.fixture
-def device(tmp_path: Path) -> Device:
-    """A device in its first exchange, which has four samples."""
-    dictionary, _ = problem()
-    hub = hub_for(dictionary, "ofms-ft", interval=4)
-    devices = open_devices(tmp_path, dictionary)
-    for client, each in enumerate(devices):
-        each.receive(hub.welcome(client))
-    grants = hub.run_exchange({client: each.collect() for client, each in enumerate(devices)})  # type: ignore[misc]
-    for client, each in enumerate(devices):
-        each.receive(grants[client])
-        if client:
-            each.close()
-    devices[0].hub = hub  # type: ignore[attr-defined]
-    return devices[0]
 
 
 def test_before_the_first_grant_it_says_so(tmp_path: Path) -> None:
@@ -189,15 +142,9 @@ def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_
 def test_a_label_costs_no_more_than_its_policy_learns_from(
     policy: str, everything: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dictionary, _ = problem()
-    hub = hub_for(dictionary, policy, interval=4)
-    devices = open_devices(tmp_path, dictionary)
-    for client, each in enumerate(devices):
-        each.receive(hub.welcome(client))
-    grants = hub.run_exchange({client: each.collect() for client, each in enumerate(devices)})  # type: ignore[misc]
-    devices[0].receive(grants[0])
-    assert len(devices[0].holding) > 1
-    answer = devices[0].predict(np.zeros(3))
+    device, _ = granted_device(tmp_path, policy)
+    assert len(device.holding) > 1
+    answer = device.predict(np.zeros(3))
     evaluated, outputs = [], Shelf.outputs
 
     def counted(shelf: Shelf, model: int, *rest: Any) -> Any:
@@ -205,10 +152,9 @@ def test_a_label_costs_no_more_than_its_policy_learns_from(
         return outputs(shelf, model, *rest)
 
     monkeypatch.setattr(Shelf, "outputs", counted)
-    assert devices[0].feedback(answer.id, 0.5)
-    assert evaluated == (devices[0].holding if everything else devices[0].voting)
-    for each in devices:
-        each.close()
+    assert device.feedback(answer.id, 0.5)
+    assert evaluated == (device.holding if everything else device.voting)
+    device.close()
 
 
 def test_what_waits_is_bounded_and_what_falls_out_is_counted(device: Device) -> None:
@@ -278,29 +224,6 @@ def test_inputs_have_one_shape(tmp_path: Path) -> None:
             again.collect(now=True)
 
 
-def test_two_processes_do_not_share_a_store(device: Device, tmp_path: Path) -> None:
-    with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
-        Device(device.store, budget=device.budget, mail=False)
-    device.close()
-    (device.store / "snapshot.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ofms.InvalidInput, match="it is damaged"):
-        Device(device.store, budget=device.budget, mail=False)
-
-
-def test_a_journal_drops_what_was_cut_off(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal")
-    for number in (1, 2, 3):
-        journal.append(Labelled(number, 0.5))
-    journal.close()
-    content = (tmp_path / "journal").read_bytes()
-    (tmp_path / "journal").write_bytes(content[:-2])
-    assert read_entries(tmp_path / "journal") == [Labelled(1, 0.5), Labelled(2, 0.5)]
-    journal = Journal(tmp_path / "journal")
-    journal.append(Labelled(4, 7))
-    journal.close()
-    assert read_entries(tmp_path / "journal") == [Labelled(1, 0.5), Labelled(2, 0.5), Labelled(4, 7)]
-
-
 def test_a_class_that_there_is_not_is_refused_and_not_written_down(tmp_path: Path) -> None:
     architectures = {f"net{index}": ("mlp", {"inputs": 2, "hidden": [4], "outputs": 3}) for index in range(4)}
     modules = {name: build_module(*each) for name, each in architectures.items()}
@@ -318,43 +241,6 @@ def test_a_class_that_there_is_not_is_refused_and_not_written_down(tmp_path: Pat
     with Device(tmp_path / "store", budget=budget, mail=False) as again:
         assert again.feedback(answer.id, np.int64(2))
         assert again.collect() is not None
-
-
-LOOP = """
-import sys, time, numpy as np, ofms
-device = ofms.Device(sys.argv[1], budget=int(sys.argv[2]), mail=False)
-for number in range(10**6):
-    answer = device.predict(np.full(3, number % 7 / 7))
-    device.feedback(answer.id, 0.25)
-    print(answer.id, time.time(), flush=True)
-"""
-
-
-def test_kill_9_loses_at_most_the_last_tenth_of_a_second(device: Device, tmp_path: Path) -> None:
-    device.close()
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOOP, str(device.store), str(device.budget)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    lines = [process.stdout.readline()]
-    until = time.time() + 0.7
-    while time.time() < until:
-        lines.append(process.stdout.readline())
-    os.kill(process.pid, signal.SIGKILL)
-    lines += process.stdout.read().splitlines()
-    process.wait()
-    process.stdout.close()
-    acknowledged = [(int(line.split()[0]), float(line.split()[1])) for line in lines if line.count(" ") == 1]
-    last = acknowledged[-1][1]
-    safe = [number for number, when in acknowledged if when < last - 0.1]
-    assert len(safe) > 20
-    with Device(device.store, budget=device.budget, mail=False) as again:
-        assert again._memory.labelled >= len(safe), "every label that was acknowledged by then is there"
-        assert again.predictions >= safe[-1] + 1
-        losses = again._memory.losses.copy()
-    with Device(device.store, budget=device.budget, mail=False) as once_more:
-        assert once_more._memory.losses.tolist() == losses.tolist()
-        assert once_more.collect() is not None
 
 
 def test_an_input_is_the_devices_own_from_then_on(device: Device) -> None:
@@ -378,79 +264,3 @@ def test_nothing_is_learnt_from_what_is_not_finite(device: Device) -> None:
     device.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
         assert np.isfinite(again._memory.losses).all()
-
-
-def test_a_closed_device_writes_nowhere(device: Device, tmp_path: Path) -> None:
-    device.close()
-    with open(tmp_path / "other", "wb") as other:
-        with pytest.raises(ofms.InvalidInput, match="it was closed"):
-            device.predict(np.zeros(3))
-        other.flush()
-    assert (tmp_path / "other").read_bytes() == b""
-    device.close()
-
-
-def test_a_journal_that_grew_long_loses_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_module, "_MOST_JOURNAL_BYTES", 1)
-    answer = device.predict(np.zeros(3))
-    assert device._store._journal is not None
-    device._store._journal.flush()
-    assert device.feedback(answer.id, 0.5)
-    assert len(list(device.store.glob("journal-*"))) == 1
-    assert not read_entries(next(device.store.glob("journal-*"))), "a snapshot took its place"
-    losses = device._memory.losses.tolist()
-    device._store.close()
-    with Device(device.store, budget=device.budget, mail=False) as again:
-        assert (again.predictions, again._memory.labelled, again._memory.losses.tolist()) == (1, 1, losses)
-
-
-def test_a_full_disk_does_not_split_memory_from_what_is_written(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A grant whose snapshot cannot be written: the next event writes it, or nothing goes on."""
-    hub: Hub = device.hub  # type: ignore[attr-defined]
-    device.collect(now=True)
-    held = np.zeros((1, 6), np.bool_)
-    chosen = int(device._memory.state.chosen[0])
-    held[0, chosen] = True
-    arrays = grant_arrays(held)
-    arrays |= {f"model.{chosen}.{name}": tensor.numpy() for name, tensor in hub.tensors[chosen].items()}
-    values = {"exchange": 1, "groups": 1, "revision": hub.fleet.catalogue.revision, "deployment": hub.deployment}
-    letter = seal(Letter("grant", values, arrays))
-    own = device._store.keep_snapshot
-
-    def full(*given: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(device._store, "keep_snapshot", full)
-    for _ in range(2):
-        with pytest.raises(OSError, match="No space"):
-            device.receive(letter)
-        with pytest.raises(OSError, match="No space"):
-            device.predict(np.zeros(3))
-    monkeypatch.setattr(device._store, "keep_snapshot", own)
-    device.receive(letter)
-    answer = device.predict(np.zeros(3))
-    device._store.close()
-    with Device(device.store, budget=device.budget, mail=False) as again:
-        assert (again.exchange, again.holding, again.waiting) == (1, [chosen], [answer.id])
-
-
-def test_a_close_right_after_a_look_is_not_missed(tmp_path: Path) -> None:
-    """The thread that writes the journal has just seen that the store is open, and is closed the next moment."""
-    store = Store(tmp_path)
-    store.entries()
-
-    class ClosedAfterwards(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            found = super().wait(timeout)
-            self.set()
-            store._waiting.set()
-            return found
-
-    store._closed = ClosedAfterwards()
-    store.append(Labelled(1, 0.5))
-    store._writer.join(20)
-    assert not store._writer.is_alive()
-    store.close()
-    assert read_entries(tmp_path / "journal-0") == [Labelled(1, 0.5)]

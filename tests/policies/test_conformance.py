@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.ledger import count_bytes
-from ofms.core.messages import Grants, Reports, Requests
+from ofms.core.messages import Grants, Plan, Reports, Requests
 from ofms.core.states import put_together, take_apart
 from ofms.policies import MODULES
 from ofms.policies.protocol import Fleet, Policy
@@ -47,10 +47,23 @@ def fleets(draw: st.DrawFn) -> Fleet:
     return fleet_of(costs, budgets, bandwidth=max(budgets) + draw(st.integers(0, 40)), rounds=9, interval=interval)
 
 
+def new_states(policy: Policy, fleet: Fleet) -> tuple[Any, Any]:
+    """Both halves before the first exchange."""
+    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
+    return client, policy.server.open(fleet.catalogue, fleet.bandwidth)
+
+
+def planned(policy: Policy, client: Any, server: Any, draws: Draws) -> tuple[Any, Any, Requests, Plan]:
+    """Both halves once clients have their plan, with what they had asked for."""
+    client, requests = policy.client.request(client, draws)
+    server, grants = policy.server.grant(server, requests, draws)
+    client, plan = policy.client.plan(client, grants)
+    return client, server, requests, plan
+
+
 def play(policy: Policy, fleet: Fleet, seed: int, losses: np.ndarray) -> list[tuple[Requests, Grants, Any, Reports]]:
     """All exchanges, with the given [exchanges, N, K] losses; states must be left as they were."""
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
-    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    client, server = new_states(policy, fleet)
     history = []
     for exchange in range(fleet.schedule.exchanges):
         draws = Draws(seed, exchange)
@@ -131,19 +144,13 @@ def test_clients_alone_decide_as_they_do_together(name: str, fleet: Fleet, seed:
 def test_states_can_be_saved_and_loaded(name: str, fleet: Fleet, seed: int) -> None:
     """A state taken apart into plain arrays and put together goes on as if nothing had happened."""
     policy = policy_of(name, fleet)
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
-    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    client, server = new_states(policy, fleet)
     for exchange in range(3):
-        client, requests = policy.client.request(client, Draws(seed, exchange))
-        server, grants = policy.server.grant(server, requests, Draws(seed, exchange))
-        client, plan = policy.client.plan(client, grants)
+        client, server, requests, plan = planned(policy, client, server, Draws(seed, exchange))
         losses = np.random.default_rng(exchange).random(plan.held.shape)
         client, reports = policy.client.learn(client, plan, np.where(plan.held, losses, np.nan))
         server, _ = policy.server.absorb(server, reports)
-    everybody = np.arange(fleet.budgets.size)
-    new_client = policy.client.join(fleet.catalogue, fleet.budgets, everybody)
-    new_server = policy.server.open(fleet.catalogue, fleet.bandwidth)
-    again, again_server = through_a_file(client, new_client), through_a_file(server, new_server)
+    again, again_server = map(through_a_file, (client, server), new_states(policy, fleet))
     draws = Draws(seed, 3)
     expected, found = (policy.client.request(each, draws)[1] for each in (client, again))
     assert flatten(found) == flatten(expected)
@@ -155,11 +162,8 @@ def test_states_can_be_saved_and_loaded(name: str, fleet: Fleet, seed: int) -> N
 @settings(max_examples=20)
 def test_nothing_is_learnt_from_losses_that_a_client_need_not_know(name: str, fleet: Fleet, seed: int) -> None:
     policy = policy_of(name, fleet)
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
-    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
-    client, requests = policy.client.request(client, Draws(seed, 0))
-    server, grants = policy.server.grant(server, requests, Draws(seed, 0))
-    client, plan = policy.client.plan(client, grants)
+    client, server = new_states(policy, fleet)
+    client, _, _, plan = planned(policy, client, server, Draws(seed, 0))
     observed = policy.observed(plan)
     assert (observed <= plan.held).all()
     assert (observed >= (plan.vote > 0)).all(), "what predicts is evaluated anyway"
