@@ -51,7 +51,7 @@ def reproduce_targets(
     if target == "all":
         parts = ["ofms reproduce all", *(["--quick"] if quick else []), *([f"--seeds {seeds}"] if seeds else [])]
         parts += [f"--column {name}" for name in columns] + [f"--models {name}=DIR" for name in models or {}]
-        echo(f"page: {write_page(sections, bench, ' '.join(parts), folder, page)}")
+        echo(f"page: {write_page(sections, bench, ' '.join(parts), page)}")
     echo(f"tables and figures in {folder}")
     return sections
 
@@ -93,8 +93,8 @@ def _page_beside(folder: Path) -> Path:
     return whole.with_name(f"{whole.name}.md") if folder.name in ("", "..") else folder.with_name(f"{folder.name}.md")
 
 
-def write_page(sections: Sequence[Section], bench: Bench, command: str, folder: Path, page: Path) -> Path:
-    """One page with everything, beside the folder that holds its pictures."""
+def write_page(sections: Sequence[Section], bench: Bench, command: str, page: Path) -> Path:
+    """One page with everything; its pictures are in the folder of its name."""
     parts = [
         "# Results\n",
         f"Written by `{command}`, ofms {__version__}; nothing on this page is typed by hand. "
@@ -102,8 +102,8 @@ def write_page(sections: Sequence[Section], bench: Bench, command: str, folder: 
     ]
     if bench.size.quick:
         parts.append(
-            "A quick look: few clients and rounds, and models that were pre-trained for one epoch. The commands at the "
-            "end take an experiment's own dictionary, and give these figures with this one only.\n"
+            "A quick look: few clients and rounds, and, but for digits, models pre-trained for one epoch where none "
+            "were given. The commands at the end pre-train them in full, and come to other figures.\n"
         )
     for section in sections:
         parts.append(f"## {section.title}\n\n{section.text}\n")
