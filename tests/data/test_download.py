@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
+import socket
 import tarfile
 import threading
 import zipfile
@@ -17,9 +19,6 @@ from ofms.core.errors import InvalidInput
 from ofms.data import mnist
 from ofms.data.download import Remote, fetch_files, ungzip, untar, unzip
 from ofms.data.folder import Published, md5_of
-
-# A connection that breaks off is left to the garbage collector by the library that opened it.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 CONTENT = b"sixteen wave energy converters" * 100
 
@@ -54,6 +53,12 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+def open_connections() -> set[int]:
+    """The ids of this process's client sockets that are not really closed."""
+    sockets = [each for each in gc.get_objects() if isinstance(each, socket.socket)]
+    return {id(each) for each in sockets if each.fileno() != -1 and each.proto == socket.IPPROTO_TCP}
+
+
 def test_a_whole_file_arrives_once(host: str) -> None:
     remote = Remote(f"{host}/whole", md5_of(CONTENT))
     assert remote.fetch() == CONTENT
@@ -72,10 +77,12 @@ def test_a_whole_file_arrives_once(host: str) -> None:
 def test_what_is_not_whole_is_refused_in_one_line(
     host: str, path: str, md5: str | None, message: str, tmp_path: Path
 ) -> None:
+    before = open_connections()
     with pytest.raises(InvalidInput, match=message) as refusal:
         Remote(f"{host}/{path}", md5).fetch()
     assert len(str(refusal.value).splitlines()) == 1
     assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()], "nothing half-written"
+    assert open_connections() <= before, "nothing is left to the garbage collector"
 
 
 def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:

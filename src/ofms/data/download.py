@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ofms.core.errors import InvalidInput
 from ofms.core.files import require_writable, write_whole
@@ -35,13 +36,19 @@ class Remote:
         pooch.get_logger().setLevel("ERROR")
         folder = cache_folder() / "downloads"
         require_writable(folder)
+        answers: list[Any] = []
+        downloader = pooch.HTTPDownloader(
+            progressbar=True,
+            timeout=_SECONDS_WITHOUT_AN_ANSWER,
+            hooks={"response": lambda answer, **more: answers.append(answer)},
+        )
         try:
             path = pooch.retrieve(
                 self.url,
                 known_hash=None if self.md5 is None else f"md5:{self.md5}",
                 fname=self.url.rpartition("/")[2],
                 path=folder,
-                downloader=pooch.HTTPDownloader(progressbar=True, timeout=_SECONDS_WITHOUT_AN_ANSWER),
+                downloader=downloader,
             )
         except ValueError:
             raise InvalidInput("data", self.url, f"what came is not the published file (MD5 {self.md5})") from None
@@ -49,6 +56,10 @@ class Remote:
             raise InvalidInput(
                 "data", self.url, f"it cannot be fetched ({_reason(error)}); put the files into {data_folder()} by hand"
             ) from None
+        finally:
+            # Pooch leaves the connection of an answer open that breaks off or is refused.
+            for answer in answers:
+                answer.close()
         content = Path(path).read_bytes()
         if self.md5 is None:
             # Nobody can say whether it is whole: what turns out not to be must not be found here the next time.
