@@ -55,7 +55,8 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def open_connections() -> set[int]:
     """The ids of this process's client sockets that are not really closed."""
-    sockets = [each for each in gc.get_objects() if isinstance(each, socket.socket)]
+    # By type: asking some objects what class they are of makes them do things.
+    sockets = [each for each in gc.get_objects() if issubclass(type(each), socket.socket)]
     return {id(each) for each in sockets if each.fileno() != -1 and each.proto == socket.IPPROTO_TCP}
 
 
