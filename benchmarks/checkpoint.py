@@ -17,7 +17,7 @@ from ofms.runs.checkpoint import Checkpoints
 from ofms.runs.units import human_bytes
 from ofms.simulator.api import CHECKPOINT_SECONDS
 from ofms.simulator.fused import FusedSimulation
-from ofms.simulator.measure import Measurement
+from ofms.simulator.metrics import Measurement
 from ofms.simulator.resuming import save_checkpoint
 
 MOST_SHARE = 0.02

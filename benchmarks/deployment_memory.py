@@ -18,12 +18,12 @@ from pathlib import Path
 
 import ofms
 from networks import MNIST
+from ofms.coordinator.deployment import ServerConfig, write_config
+from ofms.coordinator.keys import add_device, make_deployment
 from ofms.drawing.tables import format_table
-from ofms.federation.demo import start_node
-from ofms.federation.deployment import ServerConfig, write_config
-from ofms.federation.keys import add_device, make_deployment
-from ofms.federation.processes import descendants, free_port
-from ofms.federation.supervisor import Supervisor
+from ofms.flower.demo import start_node
+from ofms.flower.processes import descendants, free_port
+from ofms.flower.supervisor import Supervisor
 from ofms.models.zoo import build_module
 from ofms.runs.units import human_bytes
 
@@ -43,7 +43,7 @@ with ofms.Device(sys.argv[1], budget=int(sys.argv[2])) as device:
 """
 
 NAMES = {
-    "ofms.federation.superlink": "SuperLink",
+    "ofms.flower.superlink": "SuperLink",
     "flwr-serverapp": "server app, while the server runs",
     "flower-supernode": "SuperNode",
     "flwr-clientapp": "client app, during an exchange",

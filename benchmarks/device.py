@@ -16,8 +16,8 @@ import torch
 
 import ofms
 from networks import MNIST
+from ofms.coordinator.coordinator import Coordinator
 from ofms.drawing.tables import format_table
-from ofms.federation.hub import Hub
 from ofms.models.zoo import build_module
 
 LEAST_RATIO = 0.8
@@ -32,14 +32,14 @@ def main() -> int:
     modules = {name: build_module(*each).eval() for name, each in architectures.items()}
     dictionary = ofms.Dictionary.from_modules(modules, task="classification", architectures=architectures)
     budget = 2 * int(dictionary.catalogue().storage.max())
-    hub = Hub(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10**6)
+    coordinator = Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10**6)
     images = np.random.default_rng(0).random((PREDICTIONS, 1, 28, 28), dtype=np.float32)
     inputs = torch.from_numpy(images)
     bare, own = [], []
     with tempfile.TemporaryDirectory() as folder, ofms.Device(Path(folder), budget=budget, mail=False) as device:
-        device.receive(hub.welcome(0))
+        device.receive(coordinator.welcome(0))
         letter = device.collect()
-        device.receive(hub.run_exchange({0: letter or b""})[0])
+        device.receive(coordinator.run_exchange({0: letter or b""})[0])
         network = modules["net0"]
         for _ in range(TURNS):
             began = time.perf_counter()

@@ -130,7 +130,7 @@ def bare_loops(case: Case) -> list[dict[str, Bare]]:
 
 def sample_gradients(exchange: Exchange, architectures: int) -> list[int]:
     """How many samples were differentiated, by architecture."""
-    counts = WINDOW * np.count_nonzero(exchange.plan.pull, axis=0)
+    counts = WINDOW * np.count_nonzero(exchange.plan.update_weight, axis=0)
     return [int(counts[index::architectures].sum()) for index in range(architectures)]
 
 

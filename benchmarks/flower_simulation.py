@@ -51,7 +51,7 @@ POLL_SECONDS = 0.01
 Arrays = dict[str, np.ndarray]
 
 
-class Setting:
+class Membership:
     """The problem, built alike in every process."""
 
     def __init__(self) -> None:
@@ -69,14 +69,14 @@ class Setting:
         self.policy: Policy = build(settings, self.fleet)
 
 
-_setting: list[Setting] = []
+_setting: list[Membership] = []
 
 
-def setting() -> Setting:
+def setting() -> Membership:
     """This process's own copy: Ray's workers build it once."""
     if not _setting:
         torch.set_num_threads(1)
-        _setting.append(Setting())
+        _setting.append(Membership())
     return _setting[0]
 
 
@@ -154,7 +154,9 @@ def play_round(message: Message, context: Context) -> Message:
         updates = client.fine_tune(window, plan, reports, here.policy.local)
     index = int(context.node_config["partition-id"])
     span = here.fleet.schedule.span(grants.exchange)
-    score = client_scores(outputs[None], plan.vote, here.stream.y[index : index + 1, span[0] : span[1]], "regression")
+    score = client_scores(
+        outputs[None], plan.prediction_weights, here.stream.y[index : index + 1, span[0] : span[1]], "regression"
+    )
     requests = client.request(Draws(SEED, grants.exchange + 1))
     close_client(client, context)
     content = RecordDict(
@@ -162,7 +164,7 @@ def play_round(message: Message, context: Context) -> Message:
             "report": to_record(reports.to_arrays()),
             "updates": to_record(flatten(updates)),
             "request": to_record(requests.to_arrays()),
-            "score": to_record({"score": score, "vote": plan.vote}),
+            "score": to_record({"score": score, "prediction_weights": plan.prediction_weights}),
         }
     )
     return Message(content, reply_to=message)
@@ -217,7 +219,7 @@ class FlowerRun:
             self.seconds.append(time.perf_counter() - began)
             results = [from_record(reply.content.array_records["score"]) for reply in replies]
             self.scores.append(np.concatenate([each["score"] for each in results]))
-            self.votes.append(np.concatenate([each["vote"] for each in results]))
+            self.votes.append(np.concatenate([each["prediction_weights"] for each in results]))
 
 
 def in_client_order(replies: list[Message], record: str) -> list[Message]:
@@ -267,7 +269,7 @@ def run_ours() -> tuple[float, list[float], list[np.ndarray], list[np.ndarray]]:
         exchange = next(exchanges)
         seconds.append(time.perf_counter() - began)
         scores.append(exchange.scores)
-        votes.append(exchange.plan.vote)
+        votes.append(exchange.plan.prediction_weights)
     return start_up, seconds, scores, votes
 
 
@@ -312,8 +314,8 @@ def profile_client() -> list[tuple[str, float]]:
 def main() -> int:
     start_up, ours, our_scores, our_votes = run_ours()
     flower = run_flower()
-    for exchange, (score, vote) in enumerate(zip(flower.scores, flower.votes, strict=True)):
-        assert (vote == our_votes[exchange]).all(), f"choices differ in exchange {exchange}"
+    for exchange, (score, prediction_weights) in enumerate(zip(flower.scores, flower.votes, strict=True)):
+        assert (prediction_weights == our_votes[exchange]).all(), f"choices differ in exchange {exchange}"
         np.testing.assert_allclose(score, our_scores[exchange], rtol=1e-3, atol=1e-7)
     tuned = slice(WINDOW, WINDOW + QUICK_ROUNDS)
     mine = float(np.median(ours[tuned]))

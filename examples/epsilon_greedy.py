@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ofms.policies.exp3 import Exp3
-from ofms.policies.own_exp3 import Exp3Client
+from ofms.policies.exp3_client import Exp3Client
+from ofms.policies.granting_server import GrantingServer
 from ofms.policies.protocol import Fleet, Policy, require_budgets
-from ofms.policies.serving import GrantingServer
 
 
 @dataclass(frozen=True)
@@ -38,5 +38,5 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         server=GrantingServer(None),  # Grants what is asked for; nobody uploads.
         local=None,  # Nothing is fine-tuned.
         loss_bound=settings.loss_bound,
-        expected_vote=lambda client, server: client.pmf,
+        expected_weights=lambda client, server: client.pmf,
     )

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import ofms
-from ofms.federation.hub import Hub
+from ofms.coordinator.coordinator import Coordinator
 from ofms.models.zoo import build_module
 
 STORE = Path("runs/single-device")
@@ -45,7 +45,7 @@ def main() -> None:
     models = dictionary()
     budget = 2 * int(models.catalogue().storage.max())
     settings = {"learning_rate": 5.0, "fine_tuning_rate": 0.01}
-    hub = Hub(
+    coordinator = Coordinator(
         models,
         budgets=np.array([budget]),
         bandwidth=budget,
@@ -56,11 +56,11 @@ def main() -> None:
     random = np.random.default_rng(0)
     errors = []
     with ofms.Device(STORE, budget=budget, mail=False) as device:
-        device.receive(hub.welcome(client=0))
+        device.receive(coordinator.welcome(client=0))
         for _ in range(ROUNDS):
             letter = device.collect()
             if letter is not None:  # The exchange is over: report, and ask for the next models.
-                device.receive(hub.run_exchange({0: letter})[0])
+                device.receive(coordinator.run_exchange({0: letter})[0])
             x = random.random(2)
             answer = device.predict(x)  # At once, with the models at hand.
             y = 0.8 * x[0] + 0.2 * x[1]  # Later, or never, the label comes.

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ofms.coordinator.coordinator import Coordinator
 from ofms.data.stream import Stream
 from ofms.device.device import Device
-from ofms.federation.hub import Hub
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from tests.problems import regression_problem
@@ -43,9 +43,9 @@ def open_devices(folder: Path, dictionary: Dictionary) -> list[Device]:
     ]
 
 
-def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: Any) -> Hub:
+def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: Any) -> Coordinator:
     budgets = budgets_for(dictionary)
-    return Hub(
+    return Coordinator(
         dictionary,
         budgets=budgets,
         bandwidth=int(budgets.sum()) // 2,
@@ -57,19 +57,19 @@ def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: 
     )
 
 
-def granted_device(folder: Path, policy: str) -> tuple[Device, Hub]:
-    """The first device of the fleet in its first exchange, which has four samples, and the hub that it is of."""
+def granted_device(folder: Path, policy: str) -> tuple[Device, Coordinator]:
+    """The first device of the fleet in its first exchange, which has four samples, and its coordinator."""
     dictionary, _ = problem()
-    hub = hub_for(dictionary, policy, interval=4)
+    coordinator = hub_for(dictionary, policy, interval=4)
     devices = open_devices(folder, dictionary)
     for client, each in enumerate(devices):
-        each.receive(hub.welcome(client))
-    grants = hub.run_exchange({client: each.collect() for client, each in enumerate(devices)})  # type: ignore[misc]
+        each.receive(coordinator.welcome(client))
+    grants = coordinator.run_exchange({client: each.collect() for client, each in enumerate(devices)})  # type: ignore[misc]
     for client, each in enumerate(devices):
         each.receive(grants[client])
         if client:
             each.close()
-    return devices[0], hub
+    return devices[0], coordinator
 
 
 def grant_arrays(held: np.ndarray) -> dict[str, np.ndarray]:

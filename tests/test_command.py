@@ -73,7 +73,7 @@ def test_a_run_prints_a_table_and_json_and_leaves_a_folder(
         assert history["score"].mean() == pytest.approx(record["mean"])
         assert history["round"].tolist() == [0, 5, 10]
         assert history["probability"].shape == (3, 6, 6)
-        assert (history["vote"] <= history["held"]).all()
+        assert (history["prediction_weights"] <= history["held"]).all()
     assert tomllib.loads((out / "config.toml").read_text())["interval"] == 5
     assert json.loads((out / "summary.json").read_text())["mean"] == record["mean"]
 

@@ -122,7 +122,7 @@ def run(
 ) -> None:
     """Run one policy on an experiment (digits by default, which needs no download)."""
     from ofms.simulator.api import simulate
-    from ofms.simulator.shown import result_table
+    from ofms.simulator.formatting import result_table
 
     _require_workers(workers)
     if resume is not None and experiment is not None:

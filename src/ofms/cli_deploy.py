@@ -1,4 +1,4 @@
-"""`ofms deploy`: the commands of a real fleet. They parse and print; everything else is in `ofms.federation`."""
+"""`ofms deploy`: the commands of a real fleet. They parse and print."""
 
 from __future__ import annotations
 
@@ -68,16 +68,18 @@ def keys(
     revoke: tuple[str, ...],
 ) -> None:
     """Make a deployment: an authority, the server's certificate, a key for each device; add and revoke devices."""
+    from ofms.coordinator.deployment import Deployment, read_config
+    from ofms.coordinator.files import APP, SERVER, STATE
+    from ofms.coordinator.keys import add_device, make_deployment, revoke_device
     from ofms.core.errors import InvalidInput
-    from ofms.core.files import is_locked
-    from ofms.federation.deployment import Deployment, read_config
-    from ofms.federation.files import SERVER, STATE
-    from ofms.federation.keys import add_device, make_deployment, revoke_device
+    from ofms.flower.app import write_app
+    from ofms.storage.files import is_locked
 
     if address is not None:
         if models is None:
             raise InvalidInput("models", None, "say which dictionary the server has: --models DIR")
         make_deployment(folder, address, models, hosts=hosts, interval=interval, rounds=rounds)
+        write_app(folder / APP)
         click.echo(f"{folder / SERVER}: what the server does; look it over")
     address = read_config(folder).address
     for name, budget in devices.items():
@@ -88,7 +90,7 @@ def keys(
         click.echo(f"{name} is revoked; a server that runs shuts it out within seconds")
     if devices:
         try:
-            Deployment(folder).hub()
+            Deployment(folder).coordinator()
         except InvalidInput as error:
             click.echo(f"before the server starts, change {folder / SERVER}: {error}")
         if is_locked(folder / STATE):
@@ -100,7 +102,7 @@ def keys(
 @click.option("--listen", metavar="ADDRESS", help="Where to listen; all addresses by default.")
 def server(folder: Path, listen: str | None) -> None:
     """Run the server of a deployment, from its checkpoint on, until its horizon or Ctrl-C."""
-    from ofms.federation.supervisor import Supervisor
+    from ofms.flower.supervisor import Supervisor
 
     _interrupt_when_terminated()
     with Supervisor(folder, listen=listen, tell=click.echo) as supervisor:
@@ -114,9 +116,9 @@ def server(folder: Path, listen: str | None) -> None:
 @click.option("--server", "address", metavar="HOST:PORT", help="Where the server is, if not where device.toml says.")
 def device(folder: Path, store: Path, address: str | None) -> None:
     """Carry letters between the server and a device's store; FOLDER is what `ofms deploy keys` made for it."""
-    from ofms.core.files import require_writable
-    from ofms.federation.files import FLOWER, read_device
-    from ofms.federation.processes import free_port, keep_node, supernode_command
+    from ofms.coordinator.files import FLOWER, read_device
+    from ofms.flower.processes import free_port, keep_node, supernode_command
+    from ofms.storage.files import require_writable
 
     entry = read_device(folder)
     require_writable(store)
@@ -130,7 +132,7 @@ def device(folder: Path, store: Path, address: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(folder: Path, as_json: bool) -> None:
     """Devices, exchanges, bytes and refusals of a deployment."""
-    from ofms.federation.status import read_status, status_text
+    from ofms.coordinator.status import read_status, status_text
 
     found = read_status(folder)
     click.echo(json.dumps(found) if as_json else status_text(found))
@@ -141,7 +143,7 @@ def status(folder: Path, as_json: bool) -> None:
 @click.option("--off", is_flag=True, help="Fine-tune again.")
 def freeze(folder: Path, off: bool) -> None:
     """Go on selecting models, but do not fine-tune them."""
-    from ofms.federation.service import Command
+    from ofms.coordinator.persistence import Command
 
     _give(folder, Command("thaw" if off else "freeze"))
 
@@ -151,9 +153,9 @@ def freeze(folder: Path, off: bool) -> None:
 @click.option("--to", type=int, metavar="E", help="The exchange before which the dictionary was as it should be.")
 def rollback(folder: Path, to: int | None) -> None:
     """Go back to the dictionary as it was before an exchange; without --to, say which there are."""
+    from ofms.coordinator.persistence import Command
+    from ofms.coordinator.status import read_status
     from ofms.core.errors import InvalidInput
-    from ofms.federation.service import Command
-    from ofms.federation.status import read_status
 
     there = read_status(folder)["history"]
     if to is None:
@@ -169,26 +171,26 @@ def rollback(folder: Path, to: int | None) -> None:
 @click.argument("out", type=click.Path(path_type=Path))
 def export(folder: Path, out: Path) -> None:
     """Write the dictionary as it is now to a new folder, for use elsewhere."""
-    from ofms.federation.deployment import Deployment
-    from ofms.federation.service import Service
+    from ofms.coordinator.deployment import Deployment
+    from ofms.coordinator.persistence import PersistentCoordinator
 
-    service = Service(Deployment(folder), look_only=True)
-    service.write_dictionary(out)
-    click.echo(f"{out}: the dictionary after {service.hub.exchange} exchanges")
+    keeper = PersistentCoordinator(Deployment(folder), look_only=True)
+    keeper.write_dictionary(out)
+    click.echo(f"{out}: the dictionary after {keeper.coordinator.exchange} exchanges")
 
 
 @deploy.command()
 def demo() -> None:
     """A server and three devices on this machine, with TLS and keys: five exchanges on digits."""
-    from ofms.federation.demo import run_demo
+    from ofms.flower.demo import run_demo
 
     _interrupt_when_terminated()
     sys.exit(run_demo(click.echo))
 
 
 def _give(folder: Path, command: Any) -> None:
-    from ofms.federation.deployment import read_config
-    from ofms.federation.service import give_command
+    from ofms.coordinator.deployment import read_config
+    from ofms.coordinator.persistence import give_command
 
     read_config(folder)
     give_command(folder, command)
@@ -196,7 +198,7 @@ def _give(folder: Path, command: Any) -> None:
 
 
 def _interrupt_when_terminated() -> None:
-    """A service manager's way to say Ctrl-C."""
+    """A keeper manager's way to say Ctrl-C."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

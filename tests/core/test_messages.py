@@ -13,7 +13,7 @@ def test_messages_of_clients_stack_into_one_and_come_apart_again() -> None:
     whole = Grants(7, np.arange(4), flags, ~flags, None, flags[:, 0], 2, np.array([1, 0, 3]))
     parts = [whole.rows(slice(index, index + 1)) for index in range(4)]
     again = Grants.stack([Grants.from_arrays(part.to_arrays()) for part in parts])
-    assert (again.exchange, again.groups, again.vote) == (7, 2, None)
+    assert (again.exchange, again.groups, again.prediction_weights) == (7, 2, None)
     for name in ("client", "held", "sent", "uploads", "version"):
         assert getattr(again, name).tolist() == getattr(whole, name).tolist()
         assert getattr(again, name).dtype == getattr(whole, name).dtype

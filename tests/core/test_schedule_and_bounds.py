@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ofms.core.bounds import client_bound, tuned_fine_tuning_rate, tuned_learning_rate
 from ofms.core.errors import InvalidInput
 from ofms.core.rates import resolve_rate
+from ofms.core.regret_bounds import client_bound, tuned_fine_tuning_rate, tuned_learning_rate
 from ofms.core.schedule import Schedule, tuning_window
 
 

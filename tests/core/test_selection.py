@@ -89,7 +89,7 @@ def test_inclusion_and_loss_estimates_are_exact_over_all_draws(
 def test_gradient_weights_are_exact_over_all_draws_though_the_number_of_groups_varies(
     fleet: tuple[np.ndarray, PartitionTable, Floats, Floats], extra: int
 ) -> None:
-    """E[pull] = 1 for every client and model, whatever the bandwidth makes of the groups (32apa).
+    """E[update_weight] = 1 for every client and model, whatever the bandwidth makes of the groups (32apa).
 
     And E[pull²] is at most the largest α over q (32apb).
     """
@@ -108,9 +108,9 @@ def test_gradient_weights_are_exact_over_all_draws_though_the_number_of_groups_v
         for group in range(count):
             groups = draw_group(needs, bandwidth, (group + 0.5) / count)
             assert groups.drawn == group
-            pull = selection.importance_weights(held, inclusion, groups.uploads, groups.count)
-            expected += probability / count * pull
-            square += probability / count * pull**2
+            update_weight = selection.importance_weights(held, inclusion, groups.uploads, groups.count)
+            expected += probability / count * update_weight
+            square += probability / count * update_weight**2
     assert (square <= max(counts) / inclusion * (1 + 1e-12)).all()
     assert (square >= min(counts) / inclusion * (1 - 1e-12)).all()
     assert expected == pytest.approx(np.ones_like(pmf), rel=1e-12)
@@ -203,5 +203,5 @@ def test_weights_stay_finite_over_a_million_extreme_rounds() -> None:
 def test_the_cap_and_the_number_of_groups_enter_the_weight() -> None:
     held = np.array([[True, True], [True, False]])
     inclusion = np.array([[0.5, 0.01], [0.25, 0.5]])
-    pull = selection.importance_weights(held, inclusion, np.array([True, False]), groups=3, cap=20.0)
-    assert pull.tolist() == [[6.0, 60.0], [0.0, 0.0]]
+    update_weight = selection.importance_weights(held, inclusion, np.array([True, False]), groups=3, cap=20.0)
+    assert update_weight.tolist() == [[6.0, 60.0], [0.0, 0.0]]

@@ -9,7 +9,7 @@ import pytest
 
 from ofms.core.errors import InvalidInput
 from ofms.data import air, load_dataset
-from ofms.data.folder import Published, md5_of
+from ofms.data.folder import VerifiedFiles, md5_of
 from ofms.data.stream import Stream
 
 HEADER = "No,year,month,day,hour,PM2.5,PM10,SO2,NO2,CO,O3,TEMP,PRES,DEWP,RAIN,wd,WSPM,station"
@@ -65,7 +65,7 @@ def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = folder / f"PRSA_Data_{site}_20130301-20170228.csv"
         path.write_text("\n".join(lines))
         published[path.name] = md5_of(path.read_bytes())
-    monkeypatch.setattr(air, "_FILES", Published("air", published))
+    monkeypatch.setattr(air, "_FILES", VerifiedFiles("air", published))
     return folder
 
 

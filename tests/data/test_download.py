@@ -18,7 +18,7 @@ import pytest
 from ofms.core.errors import InvalidInput
 from ofms.data import mnist
 from ofms.data.download import Remote, fetch_files, ungzip, untar, unzip
-from ofms.data.folder import Published, md5_of
+from ofms.data.folder import VerifiedFiles, md5_of
 
 CONTENT = b"sixteen wave energy converters" * 100
 
@@ -99,7 +99,7 @@ def test_what_nobody_can_check_is_fetched_anew(host: str, tmp_path: Path) -> Non
 
 def test_files_are_written_only_when_all_of_them_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFMS_DATA", str(tmp_path))
-    files = Published("data", {"a": md5_of(b"one"), "b": md5_of(b"two")})
+    files = VerifiedFiles("data", {"a": md5_of(b"one"), "b": md5_of(b"two")})
 
     def fetch(sources: Callable[[], dict[str, bytes]]) -> None:
         fetch_files(files.folder, files.md5, files.require, sources)

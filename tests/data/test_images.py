@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ofms.core.errors import InvalidInput
 from ofms.data import cifar10, load_dataset, mnist
-from ofms.data.folder import Published, md5_of
+from ofms.data.folder import VerifiedFiles, md5_of
 from ofms.data.images import partition_classes
 from ofms.data.partition import random_generator
 
@@ -59,7 +59,7 @@ def publish(module: ModuleType, folder: Path, contents: dict[str, bytes], monkey
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     md5 = {name: md5_of(content) for name, content in contents.items()}
-    monkeypatch.setattr(module, "_FILES", Published(folder.name, md5))
+    monkeypatch.setattr(module, "_FILES", VerifiedFiles(folder.name, md5))
 
 
 @pytest.fixture

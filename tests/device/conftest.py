@@ -12,7 +12,7 @@ from tests.devices import granted_device
 
 @pytest.fixture
 def device(tmp_path: Path) -> Device:
-    """A device in its first exchange, which has four samples; its hub goes with it."""
-    device, hub = granted_device(tmp_path, "ofms-ft")
-    device.hub = hub  # type: ignore[attr-defined]
+    """A device in its first exchange, which has four samples; its coordinator goes with it."""
+    device, coordinator = granted_device(tmp_path, "ofms-ft")
+    device.coordinator = coordinator  # type: ignore[attr-defined]
     return device

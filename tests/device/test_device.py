@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import ofms
+from ofms.coordinator.coordinator import Coordinator
 from ofms.core.schedule import Schedule
 from ofms.device.device import Device
-from ofms.device.letters import Letter, seal, unseal
-from ofms.device.shelf import Shelf
-from ofms.federation.hub import Hub
+from ofms.device.held_models import HeldModels
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from ofms.policies import MODULES
 from ofms.policies.protocol import Fleet
 from ofms.simulator.loopback import LoopbackSimulation
+from ofms.storage.envelope import Envelope, decode, encode
 from tests.devices import ROUNDS, budgets_for, grant_arrays, granted_device, hub_for, open_devices, problem
 from tests.problems import policy_of
 from tests.simulator.test_agreement import SETTINGS
@@ -36,13 +36,15 @@ def test_devices_do_what_the_simulator_does(policy: str, interval: int, reopened
     loopback = LoopbackSimulation(
         policy_of(policy, fleet, **SETTINGS[policy]), fleet, dictionary, stream, seed=5, hindsight=False
     )
-    hub = hub_for(dictionary, policy, interval)
+    coordinator = hub_for(dictionary, policy, interval)
     devices = open_devices(tmp_path, dictionary)
     for client, device in enumerate(devices):
-        device.receive(hub.welcome(client))
+        device.receive(coordinator.welcome(client))
     for expected in loopback.exchanges():
         letters = {client: device.collect() for client, device in enumerate(devices)}
-        for client, grant in hub.run_exchange({client: letter for client, letter in letters.items() if letter}).items():
+        for client, grant in coordinator.run_exchange(
+            {client: letter for client, letter in letters.items() if letter}
+        ).items():
             devices[client].receive(grant)
         if reopened:
             for device in devices:
@@ -61,9 +63,9 @@ def test_devices_do_what_the_simulator_does(policy: str, interval: int, reopened
                 devices[client] = Device(tmp_path / str(client), budget=int(budgets[client]), mail=False)
     last = {client: letter for client, device in enumerate(devices) if (letter := device.collect())}
     for client, letter in last.items():
-        assert hub.hear(client, unseal(letter)) == []
-    hub.close()
-    for mine, theirs in zip(hub.tensors, loopback.parameters(), strict=True):
+        assert coordinator.receive(client, decode(letter)) == []
+    coordinator.close()
+    for mine, theirs in zip(coordinator.tensors, loopback.parameters(), strict=True):
         for name in mine:
             assert mine[name].numpy() == pytest.approx(theirs[name].numpy(), abs=1e-5)
     for device in devices:
@@ -92,7 +94,7 @@ def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
     assert device.collect() is None, "three of four labels"
     letter = device.collect(now=True)
     assert letter is not None
-    assert unseal(letter).values["exchange"] == 1
+    assert decode(letter).values["exchange"] == 1
     before = device._memory.state.cumulative_losses.copy()
     assert device.feedback(4, 0.2), "late labels still teach"
     assert (device._memory.state.cumulative_losses >= before).all()
@@ -109,23 +111,28 @@ def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
 def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_path: Path) -> None:
     x = np.array([0.3, -0.2, 0.9])
     answer = device.predict(x)
-    shelf = device._shelf
-    assert shelf is not None
+    held_models = device._held_models
+    assert held_models is not None
     held = device.holding
-    expected = {model: float(shelf.outputs(model, np.float32(x)[None])[0, 0]) for model in held}
+    expected = {model: float(held_models.outputs(model, np.float32(x)[None])[0, 0]) for model in held}
     letter = device.collect(now=True)
     assert letter is not None
     wanted = np.zeros((1, 6), dtype=np.bool_)
     others = [model for model in range(6) if model not in held][:1]
     wanted[0, others] = True
-    hub: Hub = device.hub  # type: ignore[attr-defined]
+    coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
     arrays = grant_arrays(wanted)
     for model in others:
-        arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in hub.tensors[model].items()}
-    values = {"exchange": 1, "groups": 1, "revision": hub.fleet.catalogue.revision, "deployment": hub.deployment}
-    device.receive(seal(Letter("grant", values, arrays)))
+        arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in coordinator.tensors[model].items()}
+    values = {
+        "exchange": 1,
+        "groups": 1,
+        "revision": coordinator.fleet.catalogue.revision,
+        "deployment": coordinator.deployment,
+    }
+    device.receive(encode(Envelope("grant", values, arrays)))
     assert device.holding == others
-    networks = shelf.setting.networks.networks
+    networks = held_models.membership.networks.networks
     real = [model for model in range(6) if not any(each.is_meta for each in networks[model].parameters())]
     assert real == others, "what is not held takes no memory"
     kept = {model: float(output[0]) for model, output in device._memory.waiting[answer.id].outputs.items()}
@@ -145,15 +152,15 @@ def test_a_label_costs_no_more_than_its_policy_learns_from(
     device, _ = granted_device(tmp_path, policy)
     assert len(device.holding) > 1
     answer = device.predict(np.zeros(3))
-    evaluated, outputs = [], Shelf.outputs
+    evaluated, outputs = [], HeldModels.outputs
 
-    def counted(shelf: Shelf, model: int, *rest: Any) -> Any:
+    def counted(held_models: HeldModels, model: int, *rest: Any) -> Any:
         evaluated.append(model)
-        return outputs(shelf, model, *rest)
+        return outputs(held_models, model, *rest)
 
-    monkeypatch.setattr(Shelf, "outputs", counted)
+    monkeypatch.setattr(HeldModels, "outputs", counted)
     assert device.feedback(answer.id, 0.5)
-    assert evaluated == (device.holding if everything else device.voting)
+    assert evaluated == (device.holding if everything else device.predicting)
     device.close()
 
 
@@ -171,12 +178,12 @@ def test_what_waits_is_bounded_and_what_falls_out_is_counted(device: Device) -> 
 
 
 def test_letters_that_make_no_sense_change_nothing(device: Device) -> None:
-    hub: Hub = device.hub  # type: ignore[attr-defined]
+    coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
     held, exchange = device.holding, device.exchange
-    revision = hub.fleet.catalogue.revision
+    revision = coordinator.fleet.catalogue.revision
     everything = grant_arrays(np.ones((1, 6), np.bool_))
     device.collect(now=True)
-    values = {"exchange": 1, "groups": 1, "deployment": hub.deployment, "revision": revision}
+    values = {"exchange": 1, "groups": 1, "deployment": coordinator.deployment, "revision": revision}
     small = np.zeros((1, 6), np.bool_)
     small[0, 0] = True
     shapeless = grant_arrays(small) | {"model.0.0.weight": np.zeros((2, 2), np.float32)}
@@ -184,14 +191,14 @@ def test_letters_that_make_no_sense_change_nothing(device: Device) -> None:
     unsent["grant.version"] = unsent["grant.version"] + 7
     for content, message in (
         (b"nonsense", "not whole"),
-        (seal(Letter("grant", values | {"revision": "other"})), "another dictionary"),
-        (seal(Letter("grant", values | {"deployment": "other"})), "another dictionary"),
-        (seal(Letter("grant", values | {"exchange": 5})), "this device asked for 1"),
-        (seal(Letter("grant", values)), "does not say what it should"),
-        (seal(Letter("grant", values, everything)), "does not fit the budget"),
-        (seal(Letter("grant", values, shapeless)), "missing or of another shape"),
-        (seal(Letter("grant", values, unsent)), "neither sent nor here"),
-        (seal(Letter("poem")), "a welcome or a grant"),
+        (encode(Envelope("grant", values | {"revision": "other"})), "another dictionary"),
+        (encode(Envelope("grant", values | {"deployment": "other"})), "another dictionary"),
+        (encode(Envelope("grant", values | {"exchange": 5})), "this device asked for 1"),
+        (encode(Envelope("grant", values)), "does not say what it should"),
+        (encode(Envelope("grant", values, everything)), "does not fit the budget"),
+        (encode(Envelope("grant", values, shapeless)), "missing or of another shape"),
+        (encode(Envelope("grant", values, unsent)), "neither sent nor here"),
+        (encode(Envelope("poem")), "a welcome or a grant"),
     ):
         with pytest.raises(ofms.InvalidInput, match=message):
             device.receive(content)
@@ -207,11 +214,11 @@ def test_inputs_have_one_shape(tmp_path: Path) -> None:
     modules = {name: build_module(*each) for name, each in architectures.items()}
     dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
     budget = 2 * int(dictionary.catalogue().storage.max())
-    hub = Hub(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
+    coordinator = Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
     store = tmp_path / "store"
     with Device(store, budget=budget, mail=False) as device:
-        device.receive(hub.welcome(0))
-        device.receive(hub.run_exchange({0: device.collect() or b""})[0])
+        device.receive(coordinator.welcome(0))
+        device.receive(coordinator.run_exchange({0: device.collect() or b""})[0])
         first = device.predict(np.zeros((1, 8, 8)))
         with pytest.raises(ofms.InvalidInput, match=r"input = \[1, 9, 9\]: earlier ones were \[1, 8, 8\]"):
             device.predict(np.zeros((1, 9, 9)))
@@ -229,10 +236,10 @@ def test_a_class_that_there_is_not_is_refused_and_not_written_down(tmp_path: Pat
     modules = {name: build_module(*each) for name, each in architectures.items()}
     dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
     budget = 2 * int(dictionary.catalogue().storage.max())
-    hub = Hub(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
+    coordinator = Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
     with Device(tmp_path / "store", budget=budget, mail=False) as device:
-        device.receive(hub.welcome(0))
-        device.receive(hub.run_exchange({0: device.collect() or b""})[0])
+        device.receive(coordinator.welcome(0))
+        device.receive(coordinator.run_exchange({0: device.collect() or b""})[0])
         answer = device.predict(np.zeros(2))
         assert answer.value in (0, 1, 2)
         for label in (3, -1, 0.5):

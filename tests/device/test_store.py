@@ -16,12 +16,12 @@ import pytest
 
 import ofms
 import ofms.device.device as device_module
+from ofms.coordinator.coordinator import Coordinator
 from ofms.device.device import Device
-from ofms.device.entries import Labelled
-from ofms.device.journal import Journal, read_entries
-from ofms.device.letters import Letter, seal
+from ofms.device.journal import Journal, read_records
+from ofms.device.journal_records import Labelled
 from ofms.device.store import Store
-from ofms.federation.hub import Hub
+from ofms.storage.envelope import Envelope, encode
 from tests.devices import grant_arrays
 
 LOOP = """
@@ -50,11 +50,11 @@ def test_a_journal_drops_what_was_cut_off(tmp_path: Path) -> None:
     journal.close()
     content = (tmp_path / "journal").read_bytes()
     (tmp_path / "journal").write_bytes(content[:-2])
-    assert read_entries(tmp_path / "journal") == [Labelled(1, 0.5), Labelled(2, 0.5)]
+    assert read_records(tmp_path / "journal") == [Labelled(1, 0.5), Labelled(2, 0.5)]
     journal = Journal(tmp_path / "journal")
     journal.append(Labelled(4, 7))
     journal.close()
-    assert read_entries(tmp_path / "journal") == [Labelled(1, 0.5), Labelled(2, 0.5), Labelled(4, 7)]
+    assert read_records(tmp_path / "journal") == [Labelled(1, 0.5), Labelled(2, 0.5), Labelled(4, 7)]
 
 
 def test_kill_9_loses_at_most_the_last_tenth_of_a_second(device: Device, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_journal_that_grew_long_loses_nothing(device: Device, monkeypatch: pyt
     device._store._journal.flush()
     assert device.feedback(answer.id, 0.5)
     assert len(list(device.store.glob("journal-*"))) == 1
-    assert not read_entries(next(device.store.glob("journal-*"))), "a snapshot took its place"
+    assert not read_records(next(device.store.glob("journal-*"))), "a snapshot took its place"
     losses = device._memory.losses.tolist()
     device._store.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
@@ -112,15 +112,20 @@ def test_a_full_disk_does_not_split_memory_from_what_is_written(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A grant whose snapshot cannot be written: the next event writes it, or nothing goes on."""
-    hub: Hub = device.hub  # type: ignore[attr-defined]
+    coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
     device.collect(now=True)
     held = np.zeros((1, 6), np.bool_)
     chosen = int(device._memory.state.chosen[0])
     held[0, chosen] = True
     arrays = grant_arrays(held)
-    arrays |= {f"model.{chosen}.{name}": tensor.numpy() for name, tensor in hub.tensors[chosen].items()}
-    values = {"exchange": 1, "groups": 1, "revision": hub.fleet.catalogue.revision, "deployment": hub.deployment}
-    letter = seal(Letter("grant", values, arrays))
+    arrays |= {f"model.{chosen}.{name}": tensor.numpy() for name, tensor in coordinator.tensors[chosen].items()}
+    values = {
+        "exchange": 1,
+        "groups": 1,
+        "revision": coordinator.fleet.catalogue.revision,
+        "deployment": coordinator.deployment,
+    }
+    letter = encode(Envelope("grant", values, arrays))
     own = device._store.keep_snapshot
 
     def full(*given: Any) -> None:
@@ -157,4 +162,4 @@ def test_a_close_right_after_a_look_is_not_missed(tmp_path: Path) -> None:
     store._writer.join(20)
     assert not store._writer.is_alive()
     store.close()
-    assert read_entries(tmp_path / "journal-0") == [Labelled(1, 0.5)]
+    assert read_records(tmp_path / "journal-0") == [Labelled(1, 0.5)]

@@ -96,8 +96,8 @@ def test_rms_ft_weighs_gradients_as_it_is_told() -> None:
         _, grants, plan, _, step = first_exchange(policy, fleet, np.full((2, 4), 0.5))
         assert grants.groups == 2
         # Two groups of one client each; with `inverse`, another factor of 4 models over 2 held.
-        assert set(plan.pull[plan.pull > 0]) == {expected}
-        assert (plan.pull > 0).sum() == 2
+        assert set(plan.update_weight[plan.update_weight > 0]) == {expected}
+        assert (plan.update_weight > 0).sum() == 2
         assert step.tolist() == [1.0] * 4
     with pytest.raises(InvalidInput, match="gradient_weight = twice"):
         policy_of("rms-ft", fleet, gradient_weight="twice")
@@ -108,7 +108,7 @@ def test_b_fed_omft_gives_all_clients_the_subset_of_the_smallest() -> None:
     _, grants, plan, _, step = first_exchange(policy_of("b-fed-omft", fleet), fleet, np.full((3, 5), 0.5))
     assert (grants.held == grants.held[0]).all()
     assert grants.held[0].sum() == 2
-    assert (plan.pull == grants.held * grants.groups).all()
+    assert (plan.update_weight == grants.held * grants.groups).all()
     assert step.tolist() == pytest.approx([1 / 3] * 5)
     named = policy_of("b-fed-omft", fleet, subset=["model4", 1])
     assert first_exchange(named, fleet, np.full((3, 5), 0.5))[1].held[2].tolist() == [False, True, False, False, True]
@@ -149,7 +149,7 @@ def test_budgeted_experts_may_predict_with_the_mean_of_a_bin() -> None:
     fleet = fleet_of([3, 2, 2, 1], [6])
     policy = policy_of("budgeted-experts", fleet, prediction="mean", learning_rate=1.0)
     _, _, plan, _, _ = first_exchange(policy, fleet, np.full((1, 4), 0.5))
-    assert plan.vote[0].tolist() == pytest.approx((plan.held[0] / plan.held[0].sum()).tolist())
+    assert plan.prediction_weights[0].tolist() == pytest.approx((plan.held[0] / plan.held[0].sum()).tolist())
     state = replace(
         policy.client.join(fleet.catalogue, fleet.budgets, np.arange(1)),
         cumulative_losses=np.array([[0.0, 1.0, 2.0, 3.0]]),
@@ -160,10 +160,12 @@ def test_budgeted_experts_may_predict_with_the_mean_of_a_bin() -> None:
         drawn, requests = policy.client.request(state, Draws(seed, 0))
         held = requests.wanted
         grants = Grants(0, np.arange(1), held, held, None, np.array([False]), 1, np.zeros(4, np.int64))
-        vote = policy.client.plan(drawn, grants)[1].vote[0]
-        assert vote.sum() == pytest.approx(1)
-        assert vote[held[0]].tolist() == pytest.approx((weights[held[0]] / weights[held[0]].sum()).tolist())
-        votes += vote / seeds
+        prediction_weights = policy.client.plan(drawn, grants)[1].prediction_weights[0]
+        assert prediction_weights.sum() == pytest.approx(1)
+        assert prediction_weights[held[0]].tolist() == pytest.approx(
+            (weights[held[0]] / weights[held[0]].sum()).tolist()
+        )
+        votes += prediction_weights / seeds
     assert votes.tolist() == pytest.approx((weights / weights.sum()).tolist(), abs=0.05)
 
 

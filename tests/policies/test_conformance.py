@@ -16,7 +16,7 @@ from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Grants, Plan, Reports, Requests
-from ofms.core.states import put_together, take_apart
+from ofms.core.states import flatten, unflatten
 from ofms.policies import MODULES
 from ofms.policies.protocol import Fleet, Policy
 from ofms.policies.registry import setting_names
@@ -26,13 +26,13 @@ T = TypeVar("T")
 pytestmark = pytest.mark.parametrize("name", list(MODULES))
 
 
-def flatten(state: Any) -> dict[str, Any]:
+def as_plain(state: Any) -> dict[str, Any]:
     """A state as plain values, so that it can be compared."""
     values: dict[str, Any] = {}
     for field in fields(state):
         value = getattr(state, field.name)
         if is_dataclass(value):
-            values |= {f"{field.name}.{key}": inner for key, inner in flatten(value).items()}
+            values |= {f"{field.name}.{key}": inner for key, inner in as_plain(value).items()}
         else:
             values[field.name] = (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
     return values
@@ -67,17 +67,17 @@ def play(policy: Policy, fleet: Fleet, seed: int, losses: np.ndarray) -> list[tu
     history = []
     for exchange in range(fleet.schedule.exchanges):
         draws = Draws(seed, exchange)
-        before = flatten(client), flatten(server)
+        before = as_plain(client), as_plain(server)
         after, requests = policy.client.request(client, draws)
         opened, grants = policy.server.grant(server, requests, draws)
-        assert (flatten(client), flatten(server)) == before
+        assert (as_plain(client), as_plain(server)) == before
         client, plan = policy.client.plan(after, grants)
         server = opened
         client, reports = policy.client.learn(client, plan, np.where(plan.held, losses[exchange], np.nan))
         server, step = policy.server.absorb(server, reports)
-        vote = policy.expected_vote(client, server)
-        assert vote.sum(axis=1) == pytest.approx(1, abs=1e-9)
-        assert (vote >= 0).all()
+        prediction_weights = policy.expected_weights(client, server)
+        assert prediction_weights.sum(axis=1) == pytest.approx(1, abs=1e-9)
+        assert (prediction_weights >= 0).all()
         assert np.isfinite(step).all()
         history.append((requests, grants, plan, reports))
     return history
@@ -100,12 +100,12 @@ def test_every_exchange_keeps_the_contract(name: str, fleet: Fleet, seed: int, s
         assert grants.version.tolist() == version.tolist()
         assert (grants.sent == (grants.held & (holding != version))).all(), "what is there is not sent again"
         assert (plan.held == grants.held).all()
-        assert plan.vote.sum(axis=1) == pytest.approx(1)
-        assert (plan.vote[~plan.held] == 0).all(), "only what is held predicts"
-        assert (plan.pull[~plan.held] == 0).all()
-        assert (plan.pull[~grants.uploads] == 0).all(), "only the drawn group uploads"
-        assert np.isfinite(plan.pull).all()
-        assert (reports.updated == (plan.pull > 0)).all()
+        assert plan.prediction_weights.sum(axis=1) == pytest.approx(1)
+        assert (plan.prediction_weights[~plan.held] == 0).all(), "only what is held predicts"
+        assert (plan.update_weight[~plan.held] == 0).all()
+        assert (plan.update_weight[~grants.uploads] == 0).all(), "only the drawn group uploads"
+        assert np.isfinite(plan.update_weight).all()
+        assert (reports.updated == (plan.update_weight > 0)).all()
         holding = np.where(grants.held, version, -1)
         version = version + reports.updated.any(axis=0)
 
@@ -118,7 +118,7 @@ def test_the_same_seed_gives_the_same_run(name: str, fleet: Fleet, seed: int) ->
     losses = np.random.default_rng(seed).random(shape)
     first, second = play(policy, fleet, seed, losses), play(policy, fleet, seed, losses)
     for one, other in zip(first, second, strict=True):
-        assert [flatten(part) for part in one] == [flatten(part) for part in other]
+        assert [as_plain(part) for part in one] == [as_plain(part) for part in other]
 
 
 @given(fleets(), st.integers(0, 2**32))
@@ -136,7 +136,7 @@ def test_clients_alone_decide_as_they_do_together(name: str, fleet: Fleet, seed:
         )[1]
         for index in everybody
     ]
-    assert flatten(Requests.stack(alone)) == flatten(together)
+    assert as_plain(Requests.stack(alone)) == as_plain(together)
 
 
 @given(fleets(), st.integers(0, 2**32))
@@ -153,9 +153,9 @@ def test_states_can_be_saved_and_loaded(name: str, fleet: Fleet, seed: int) -> N
     again, again_server = map(through_a_file, (client, server), new_states(policy, fleet))
     draws = Draws(seed, 3)
     expected, found = (policy.client.request(each, draws)[1] for each in (client, again))
-    assert flatten(found) == flatten(expected)
+    assert as_plain(found) == as_plain(expected)
     expected_grants, found_grants = (policy.server.grant(each, requests, draws)[1] for each in (server, again_server))
-    assert flatten(found_grants) == flatten(expected_grants)
+    assert as_plain(found_grants) == as_plain(expected_grants)
 
 
 @given(fleets(), st.integers(0, 2**32))
@@ -166,20 +166,20 @@ def test_nothing_is_learnt_from_losses_that_a_client_need_not_know(name: str, fl
     client, _, _, plan = planned(policy, client, server, Draws(seed, 0))
     observed = policy.observed(plan)
     assert (observed <= plan.held).all()
-    assert (observed >= (plan.vote > 0)).all(), "what predicts is evaluated anyway"
+    assert (observed >= (plan.prediction_weights > 0)).all(), "what predicts is evaluated anyway"
     losses = np.random.default_rng(seed).random(plan.held.shape)
     everything, needed = (
         policy.client.learn(client, plan, np.where(known, losses, np.nan)) for known in (plan.held, observed)
     )
-    assert flatten(needed[0]) == flatten(everything[0])
-    assert flatten(needed[1]) == flatten(everything[1])
+    assert as_plain(needed[0]) == as_plain(everything[0])
+    assert as_plain(needed[1]) == as_plain(everything[1])
 
 
 def through_a_file(state: T, template: T) -> T:
     """A state as bytes and back, into one that is new."""
-    arrays, values = take_apart(state)
+    arrays, values = flatten(state)
     content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    return put_together(template, safetensors.numpy.load(content), json.loads(json.dumps(values)))
+    return unflatten(template, safetensors.numpy.load(content), json.loads(json.dumps(values)))
 
 
 @pytest.mark.parametrize(("field", "value"), [("loss_bound", "soft"), ("window", 0), ("warm_up", -1)])

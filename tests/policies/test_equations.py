@@ -27,15 +27,15 @@ def test_a_round_of_ofms_ft_by_hand() -> None:
     server, grants = policy.server.grant(server, requests, draws)
     assert (grants.groups, int(grants.uploads.sum())) == (2, 1)
     client, plan = policy.client.plan(client, grants)
-    # q = 1/3 (1 - 1/2) + 1/2 = 2/3; pull = α/q = 3.
+    # q = 1/3 (1 - 1/2) + 1/2 = 2/3; update_weight = α/q = 3.
     assert plan.inclusion == pytest.approx(2 / 3)
-    assert plan.pull[grants.uploads][0][plan.held[grants.uploads][0]].tolist() == pytest.approx([3.0, 3.0])
+    assert plan.update_weight[grants.uploads][0][plan.held[grants.uploads][0]].tolist() == pytest.approx([3.0, 3.0])
     client, reports = policy.client.learn(client, plan, np.where(plan.held, 0.4, np.nan))
     assert client.cumulative_losses[plan.held] == pytest.approx(0.6)
     assert client.cumulative_losses[~plan.held].tolist() == [0.0, 0.0]
     client, _ = policy.client.request(client, Draws(3, 1))
     weight = np.exp(-0.5 * 0.6)
-    assert np.sort(policy.expected_vote(client, server)[0]) == pytest.approx(
+    assert np.sort(policy.expected_weights(client, server)[0]) == pytest.approx(
         np.array([weight, weight, 1]) / (1 + 2 * weight)
     )
     server, step = policy.server.absorb(server, reports)
@@ -58,13 +58,13 @@ def test_what_a_client_requests_is_held_as_often_as_it_says() -> None:
         _, grants = policy.server.grant(server, requests, draws)
         _, plan = policy.client.plan(drawn, grants)
         held += plan.held.mean(axis=0) / exchanges
-        weight += plan.pull.mean(axis=0) / exchanges
+        weight += plan.update_weight.mean(axis=0) / exchanges
         pairs[:, 0] += grants.uploads / exchanges
         pairs[:, 1] += (grants.uploads & (drawn.chosen == 0)) / exchanges
     assert held == pytest.approx(drawn.inclusion[0], abs=0.02)
     assert weight == pytest.approx(np.ones(4), abs=0.06), "the gradient's weight is one in expectation"
     # Whether a client uploads does not depend on what it chose.
-    assert pairs[:, 1] == pytest.approx(pairs[:, 0] * policy.expected_vote(state, server)[0, 0], abs=0.03)
+    assert pairs[:, 1] == pytest.approx(pairs[:, 0] * policy.expected_weights(state, server)[0, 0], abs=0.03)
 
 
 def test_the_policy_caps_its_importance_weights() -> None:
@@ -76,7 +76,7 @@ def test_the_policy_caps_its_importance_weights() -> None:
         cumulative[:, 0] = 0
         state, requests = policy.client.request(replace(state, cumulative_losses=cumulative), Draws(0, 0))
         _, grants = policy.server.grant(policy.server.open(fleet.catalogue, 100), requests, Draws(0, 0))
-        assert policy.client.plan(state, grants)[1].pull.max() == pytest.approx(most)
+        assert policy.client.plan(state, grants)[1].update_weight.max() == pytest.approx(most)
 
 
 def test_tuned_fine_tuning_takes_groups_clusters_and_the_interval_into_account() -> None:
@@ -95,8 +95,10 @@ def test_followers_updates_count_for_the_groups_that_did_not_upload() -> None:
     server, grants = policy.server.grant(policy.server.open(fleet.catalogue, 4), requests, Draws(0, 0))
     _, plan = policy.client.plan(client, grants)
     assert (grants.groups, int(grants.uploads.sum())) == (3, 2)
-    assert plan.pull[grants.uploads, 0].tolist() == [3.0, 3.0]
-    assert policy.server.absorb(server, policy.client.learn(client, plan, plan.vote)[1])[1][0] == pytest.approx(1 / 6)
+    assert plan.update_weight[grants.uploads, 0].tolist() == [3.0, 3.0]
+    assert policy.server.absorb(server, policy.client.learn(client, plan, plan.prediction_weights)[1])[1][
+        0
+    ] == pytest.approx(1 / 6)
 
 
 def test_mabs_tuned_rate() -> None:
@@ -140,7 +142,7 @@ def test_a_frozen_dictionary_is_never_uploaded() -> None:
     client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(4))
     client, requests = policy.client.request(client, Draws(0, 0))
     _, grants = policy.server.grant(policy.server.open(fleet.catalogue, 100), requests, Draws(0, 0))
-    assert not policy.client.plan(client, grants)[1].pull.any()
+    assert not policy.client.plan(client, grants)[1].update_weight.any()
 
 
 def test_bounds_are_given_only_where_the_theorems_speak() -> None:

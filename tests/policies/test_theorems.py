@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ofms.core.bounds import server_bound
 from ofms.core.packing import fewest_clusters, partition_models
 from ofms.core.regret import server_regret
+from ofms.core.regret_bounds import server_bound
 from ofms.policies import ofms_ft
 from ofms.reproduction.convex import Problem, Trace, project, run
 from tests.problems import fleet_of, policy_of
@@ -38,10 +38,10 @@ def test_the_proofs_inequalities_hold_on_every_path(seed: int, rate: float, tuni
         assert (left <= right * (1 + 1e-9) + 1e-9).all()
 
     first, last = trace.parameters[0], trace.parameters[-1]
-    summed = np.einsum("tnk,tnkd->tkd", trace.pull, trace.gradients)
+    summed = np.einsum("tnk,tnkd->tkd", trace.update_weight, trace.gradients)
     for theta in np.random.default_rng(seed).normal(size=(20, 2)):
         fixed = np.stack([problem.losses(step, np.tile(theta, (len(COSTS), 1))) for step in range(60)])
-        left = (trace.pull * (trace.losses - fixed)).sum(axis=(0, 1))
+        left = (trace.update_weight * (trace.losses - fixed)).sum(axis=(0, 1))
         distance = ((first - theta) ** 2 - (last - theta) ** 2).sum(axis=1)
         squares = (summed**2).sum(axis=(0, 2))
         right = CLIENTS / (2 * tuning) * distance + tuning / (2 * CLIENTS) * squares

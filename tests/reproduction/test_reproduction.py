@@ -12,7 +12,6 @@ import torch
 
 from ofms.cli import _main
 from ofms.core.errors import InvalidInput
-from ofms.core.files import FolderLock
 from ofms.drawing.tables import Table
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
@@ -23,6 +22,7 @@ from ofms.reproduction.page import reproduce_targets
 from ofms.reproduction.published import comparison
 from ofms.reproduction.summaries import paper
 from ofms.reproduction.targets import TARGETS
+from ofms.storage.files import FolderLock
 
 SMALL = {"clients": 4, "rounds": 12, "budget": "3"}
 

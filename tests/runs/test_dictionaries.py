@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import FolderLock
 from ofms.models.dictionary import Dictionary
 from ofms.runs import dictionaries
 from ofms.runs.config import Experiment, load_experiment
 from ofms.runs.dictionaries import train_dictionary
+from ofms.storage.files import FolderLock
 
 
 @pytest.fixture

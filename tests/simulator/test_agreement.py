@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from ofms.compute import engine
-from ofms.core.bounding import selection_loss
+from ofms.compute import threads
 from ofms.core.errors import NotFinite
 from ofms.core.packing import partition_models
 from ofms.core.schedule import Schedule
 from ofms.core.selection import inclusion_probabilities
+from ofms.core.selection_loss import selection_loss
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.protocol import Fleet, GradientStep
@@ -60,7 +60,7 @@ def _pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Small problems fit into one piece of work; cut small, they go through several, as large ones do."""
     if request.param == "in small pieces":
         for name, size in (("_IMAGES", 7), ("_VECTORS", 5), ("_MODELS", 2), ("_VALUES", 300)):
-            monkeypatch.setattr(engine, f"{name}_AT_ONCE", size)
+            monkeypatch.setattr(threads, f"{name}_AT_ONCE", size)
 
 
 @pytest.mark.usefixtures("_pieces")
@@ -72,9 +72,9 @@ def test_simulator_and_loopback_agree(problem: str, name: str, interval: int, dt
     fused, parameters, loopback, expected = both(problem, name, interval, dtype)
     assert len(fused) == len(loopback)
     local = policy_of(name, fleet_for(*PROBLEMS[problem](), interval), **SETTINGS[name]).local
-    scale = np.zeros(fused[0].plan.pull.shape[1])
+    scale = np.zeros(fused[0].plan.update_weight.shape[1])
     for one, other in zip(fused, loopback, strict=True):
-        assert one.plan.vote.tolist() == other.plan.vote.tolist(), "choices"
+        assert one.plan.prediction_weights.tolist() == other.plan.prediction_weights.tolist(), "choices"
         assert one.plan.held.tolist() == other.plan.held.tolist(), "held sets"
         assert one.grants.uploads.tolist() == other.grants.uploads.tolist(), "groups"
         assert one.grants.groups == other.grants.groups
@@ -82,13 +82,13 @@ def test_simulator_and_loopback_agree(problem: str, name: str, interval: int, dt
             assert getattr(one.traffic, direction).tolist() == getattr(other.traffic, direction).tolist(), "bytes"
         tolerance = 1e-4 if dtype is torch.float32 else 1e-10
         assert one.losses == pytest.approx(other.losses, rel=tolerance, abs=tolerance)
-        assert one.played == pytest.approx(other.played, rel=tolerance, abs=tolerance)
+        assert one.client_losses == pytest.approx(other.client_losses, rel=tolerance, abs=tolerance)
         assert one.scores == pytest.approx(other.scores, rel=tolerance, abs=tolerance)
-        assert one.expected_vote == pytest.approx(other.expected_vote, rel=tolerance, abs=tolerance)
+        assert one.expected_weights == pytest.approx(other.expected_weights, rel=tolerance, abs=tolerance)
         # What an update may add to a parameter: rate · 1/N · Σ_i w_i‖g_i‖∞, where ‖g‖∞ is some ten in these problems,
         # times the steps of a local training.
         steps = 1 if local is None or isinstance(local, GradientStep) else local.epochs * local.window
-        scale += 10 * steps * (local.rate if local else 0) * one.plan.pull.mean(axis=0)
+        scale += 10 * steps * (local.rate if local else 0) * one.plan.update_weight.mean(axis=0)
     dictionary = PROBLEMS[problem]()[0]
     if local is not None:
         moved = max(
@@ -119,7 +119,7 @@ def test_one_fused_step_is_the_sum_of_the_clients_own_gradients() -> None:
             sums: dict[int, dict[str, torch.Tensor]] = {}
             sizes: dict[int, dict[str, float]] = {}
             for client in range(stream.clients):
-                for model in np.flatnonzero(plan.pull[client]).tolist():
+                for model in np.flatnonzero(plan.update_weight[client]).tolist():
                     module = dictionary.models[model].module.to(dtype)
                     weights = {key: value.to(dtype) for key, value in dictionary.models[model].tensors.items()}
                     leaves = {key: weights[key].clone().requires_grad_() for key in dictionary.models[model].trainable}
@@ -132,11 +132,11 @@ def test_one_fused_step_is_the_sum_of_the_clients_own_gradients() -> None:
                     )
                     slopes = torch.autograd.grad(loss, list(leaves.values()))
                     for key, slope in zip(leaves, slopes, strict=True):
-                        pull = float(plan.pull[client, model])
+                        update_weight = float(plan.update_weight[client, model])
                         total = sums.setdefault(model, {})
-                        total[key] = total.get(key, torch.zeros_like(slope)) + pull * slope
+                        total[key] = total.get(key, torch.zeros_like(slope)) + update_weight * slope
                         size = sizes.setdefault(model, {})
-                        size[key] = size.get(key, 0.0) + pull * float(slope.abs().max())
+                        size[key] = size.get(key, 0.0) + update_weight * float(slope.abs().max())
             after = fused.parameters()
             assert sums, problem
             for model, totals in sums.items():
@@ -200,14 +200,14 @@ def test_the_proofs_inequality_holds_on_simulated_runs() -> None:
         estimates = np.where(exchange.plan.held, losses / exchange.plan.inclusion, 0.0)
         assert exchange.plan.inclusion == pytest.approx(
             inclusion_probabilities(
-                exchange.expected_vote,
+                exchange.expected_weights,
                 partition_models(fleet.catalogue.storage, fleet.budgets).clusters[
                     np.unique(fleet.budgets, return_inverse=True)[1]
                 ],
             )
         )
-        mixed += (exchange.expected_vote * estimates).sum(axis=1)
-        squares += (exchange.expected_vote * estimates**2).sum(axis=1)
+        mixed += (exchange.expected_weights * estimates).sum(axis=1)
+        squares += (exchange.expected_weights * estimates**2).sum(axis=1)
         totals += estimates
     limit = np.log(len(dictionary)) / rate + rate / 2 * squares
     assert (mixed[:, None] - totals <= limit[:, None] + 1e-9).all()
@@ -229,13 +229,13 @@ def test_perfedavg_predicts_with_a_copy_adapted_to_the_past() -> None:
         for kind in (FusedSimulation, LoopbackSimulation)
     ]
     for simulation in simulations:
-        played = [exchange.played[0, 0, 0] for exchange in simulation.exchanges()]
-        assert played[0] == pytest.approx((1 - 3) ** 2), "nothing to adapt to yet"
+        client_losses = [exchange.client_losses[0, 0, 0] for exchange in simulation.exchanges()]
+        assert client_losses[0] == pytest.approx((1 - 3) ** 2), "nothing to adapt to yet"
         weight, bias = 1 + 0.1 * 2 * 2 * 1, 0.1 * 2 * 2
-        assert played[1] == pytest.approx((2 * weight + bias - 3) ** 2, rel=1e-5)
+        assert client_losses[1] == pytest.approx((2 * weight + bias - 3) ** 2, rel=1e-5)
         residuals = np.array([1 - 3, 2 - 3])
         weight, bias = 1 - 0.1 * 2 * np.mean(residuals * [1, 2]), -0.1 * 2 * np.mean(residuals)
-        assert played[2] == pytest.approx((3 * weight + bias - 5) ** 2, rel=1e-5)
+        assert client_losses[2] == pytest.approx((3 * weight + bias - 5) ** 2, rel=1e-5)
 
 
 def test_the_policy_learns_from_the_bounded_loss() -> None:
@@ -247,7 +247,7 @@ def test_the_policy_learns_from_the_bounded_loss() -> None:
         losses = selection_loss(first.losses[:, 0], bound)
         estimates = np.where(first.plan.held, losses / first.plan.inclusion, 0.0)
         weights = np.exp(-estimates)
-        assert second.expected_vote == pytest.approx(weights / weights.sum(axis=1, keepdims=True), rel=1e-5)
+        assert second.expected_weights == pytest.approx(weights / weights.sum(axis=1, keepdims=True), rel=1e-5)
 
 
 def named(offset: float) -> torch.nn.Module:

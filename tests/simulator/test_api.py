@@ -23,8 +23,8 @@ def test_own_models_and_own_data() -> None:
 
 def test_regret_is_the_definition() -> None:
     """Σ_t ⟨p_t, L_t⟩ - min_k Σ_t L_tk, from the records of the exchanges."""
-    from ofms.core.bounding import selection_loss
     from ofms.core.schedule import Schedule
+    from ofms.core.selection_loss import selection_loss
     from ofms.policies.protocol import Fleet
     from ofms.simulator.fused import FusedSimulation
     from tests.problems import policy_of
@@ -37,12 +37,12 @@ def test_regret_is_the_definition() -> None:
     budgets = np.full(stream.clients, 3 * int(catalogue.storage.max()))
     fleet = Fleet(catalogue, budgets, int(budgets.sum()), Schedule(stream.rounds, 5))
     policy = policy_of("ofms-ft", fleet, learning_rate=0.3, loss_bound="saturate")
-    played, losses = 0.0, 0.0
+    client_losses, losses = 0.0, 0.0
     for exchange in FusedSimulation(policy, fleet, dictionary, stream, seed=0).exchanges():
         bounded = selection_loss(exchange.losses, "saturate")
-        played = played + (exchange.expected_vote[:, None] * bounded).sum(axis=(1, 2))
+        client_losses = client_losses + (exchange.expected_weights[:, None] * bounded).sum(axis=(1, 2))
         losses = losses + bounded.sum(axis=1)
-    assert result.regret() == pytest.approx(played - np.min(losses, axis=1))
+    assert result.regret() == pytest.approx(client_losses - np.min(losses, axis=1))
     assert result.lines[-1]["regret"] == pytest.approx(np.mean(result.regret()))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ofms import Dictionary, simulate
-from ofms.compute.engine import Engine
+from ofms.compute.threads import ThreadedCompute
 from ofms.data import air, load_dataset
 
 
@@ -26,7 +26,7 @@ def test_the_papers_models_predict_no2_and_not_co(reference_folder: Path, monkey
 
     def errors() -> list[float]:
         stream = load_dataset("air").stream(clients=100, rounds=200, seed=0)
-        with Engine(dictionary, stream) as engine:
+        with ThreadedCompute(dictionary, stream) as engine:
             held = np.ones((100, len(dictionary)), dtype=np.bool_)
             losses = engine.evaluate((0, 200), held, hindsight=False).result().losses
         return (1e3 * losses.mean(axis=(0, 1))).tolist()

@@ -17,7 +17,7 @@ import torch
 import ofms
 from ofms.cli import _main
 from ofms.core.draws import Draws
-from ofms.core.states import put_together, take_apart
+from ofms.core.states import flatten, unflatten
 from ofms.policies import MODULES
 from ofms.runs import interrupt
 from ofms.runs.checkpoint import Checkpoints
@@ -95,15 +95,15 @@ def test_states_survive_being_taken_apart() -> None:
         policy = policy_of(name, fleet)
         state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
         state, _ = policy.client.request(state, Draws(1, 0))
-        arrays, values = take_apart(state)
+        arrays, values = flatten(state)
         json.dumps(values)
         fresh = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
-        again = put_together(fresh, arrays, values)
+        again = unflatten(fresh, arrays, values)
         expected, found = (policy.client.request(each, Draws(1, 1))[1] for each in (state, again))
         assert found.wanted.tolist() == expected.wanted.tolist()
         some = next(iter(arrays))
         with pytest.raises((ValueError, KeyError)):
-            put_together(fresh, arrays | {some: np.zeros((9, 9))}, values)
+            unflatten(fresh, arrays | {some: np.zeros((9, 9))}, values)
 
 
 def test_a_process_that_is_killed_goes_on(tmp_path: Path) -> None:

@@ -40,13 +40,13 @@ class LocalNetworks:
         x: torch.Tensor,
         y: torch.Tensor,
         weights: Floats,
-        pull: float,
+        update_weight: float,
         local: LocalUpdate,
     ) -> Tensors:
-        """The update of a model to upload: a weighted gradient step, or `pull` times what local training came to."""
+        """The update of a model to upload: a weighted gradient step, or the weighted local training."""
         start = self._start(model, tensors)
         if isinstance(local, GradientStep):
-            slopes = self._gradient(model, tensors, start, x, y, torch.from_numpy(pull * weights).to(x.dtype))
+            slopes = self._gradient(model, tensors, start, x, y, torch.from_numpy(update_weight * weights).to(x.dtype))
             return {name: -local.rate * slope for name, slope in slopes.items()}
         current = start
         for _ in range(local.epochs):
@@ -60,7 +60,7 @@ class LocalNetworks:
                     current = {name: tensor - local.rate * slopes[name] for name, tensor in current.items()}
                 else:
                     current = self._step(model, tensors, current, xs, ys, local.rate)
-        return {name: pull * (current[name] - start[name]) for name in start}
+        return {name: update_weight * (current[name] - start[name]) for name in start}
 
     def _start(self, model: int, tensors: Tensors) -> Tensors:
         return {name: tensors[name] for name in self.trainable[model]}

@@ -21,14 +21,14 @@ def sample_losses(outputs: torch.Tensor, targets: torch.Tensor, task: Task) -> t
     return (outputs.squeeze(-1) - targets).square()
 
 
-def mixed_predictions(outputs: AnyArray, vote: Floats, task: Task) -> Floats:
+def mixed_predictions(outputs: AnyArray, prediction_weights: Floats, task: Task) -> Floats:
     """[N, n, C] the predictions that clients make from [N, n, K, C] outputs and [N, K] votes.
 
-    Values are averaged; of classifiers, the probabilities are. Models without a vote may have any output.
+    Values are averaged; of classifiers, the probabilities are. Models without a prediction_weights may have any output.
     """
     values = softmax(outputs) if task == "classification" else outputs
-    used = np.where((vote > 0)[:, None, :, None], values, 0.0)
-    mixed: Floats = np.einsum("nk,nskc->nsc", vote, used)
+    used = np.where((prediction_weights > 0)[:, None, :, None], values, 0.0)
+    mixed: Floats = np.einsum("nk,nskc->nsc", prediction_weights, used)
     return mixed
 
 

@@ -107,7 +107,7 @@ class Grants(Message):
         [N, K] what the client holds until the next exchange.
     sent
         [N, K] what is held and was not there in that version yet.
-    vote
+    prediction_weights
         [N, K] weights of the models in the prediction where the server decides; else None.
     uploads
         [N] whether the client is in the group that uploads.
@@ -123,7 +123,7 @@ class Grants(Message):
     client: Integers
     held: Flags
     sent: Flags
-    vote: Floats | None
+    prediction_weights: Floats | None
     uploads: Flags
     groups: int
     version: Integers
@@ -155,16 +155,16 @@ class Plan:
     ----------
     held
         [N, K] the models held.
-    vote
+    prediction_weights
         [N, K] their weights in the prediction: one-hot where one model predicts.
     inclusion
         [N, K] the probability that a model's loss is observed, as it was at the draw: that it is held, or, where only
         the chosen one is observed, that it is chosen.
-    pull
+    update_weight
         [N, K] the weight of the client's update of a model: α · min(1/q, cap) where it uploads and holds, else 0.
     """
 
     held: Flags
-    vote: Floats
+    prediction_weights: Floats
     inclusion: Floats
-    pull: Floats
+    update_weight: Floats

@@ -12,11 +12,11 @@ from ofms.core.typing import AnyArray
 T = TypeVar("T")
 
 
-def take_apart(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], dict[str, Any]]:
+def flatten(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], dict[str, Any]]:
     """The arrays and the other values of a dataclass and those inside it, by their path.
 
     >>> from ofms.core.packing import Packing
-    >>> take_apart(Packing(np.array([1]), 3))
+    >>> flatten(Packing(np.array([1]), 3))
     ({'bin': array([1])}, {'count': 3})
     """
     arrays: dict[str, AnyArray] = {}
@@ -25,7 +25,7 @@ def take_apart(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], di
         if isinstance(value, np.ndarray):
             arrays[prefix + name] = value
         elif is_dataclass(value):
-            inner_arrays, inner_values = take_apart(value, f"{prefix}{name}.")
+            inner_arrays, inner_values = flatten(value, f"{prefix}{name}.")
             arrays |= inner_arrays
             values |= inner_values
         else:
@@ -33,7 +33,7 @@ def take_apart(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], di
     return arrays, values
 
 
-def put_together(template: T, arrays: dict[str, AnyArray], values: dict[str, Any], prefix: str = "") -> T:
+def unflatten(template: T, arrays: dict[str, AnyArray], values: dict[str, Any], prefix: str = "") -> T:
     """A state like `template` with the content that was taken apart; KeyError or ValueError where it does not fit."""
     changes: dict[str, Any] = {}
     for name, value in _parts(template):
@@ -45,7 +45,7 @@ def put_together(template: T, arrays: dict[str, AnyArray], values: dict[str, Any
                 )
             changes[name] = found
         elif is_dataclass(value):
-            changes[name] = put_together(value, arrays, values, f"{prefix}{name}.")
+            changes[name] = unflatten(value, arrays, values, f"{prefix}{name}.")
         else:
             changes[name] = values[prefix + name]
     made: T = replace(template, **changes)  # type: ignore[type-var]

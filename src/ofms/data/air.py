@@ -17,7 +17,7 @@ import numpy as np
 
 from ofms.core.errors import InvalidInput
 from ofms.data.download import Remote, fetch_files, unzip
-from ofms.data.folder import Published
+from ofms.data.folder import VerifiedFiles
 from ofms.data.sites import Rows, rows_needed, site_stream, site_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
 
@@ -29,7 +29,7 @@ TARGET = "NO2"
 TEST_SITES = ("Aotizhongxin", "Changping")
 TRAINING_SITES = ("Dongsi", "Dingling")
 _ROWS_TRAINED_AT_A_SITE = 30_000
-_FILES = Published(
+_FILES = VerifiedFiles(
     "air",
     {
         "PRSA_Data_Aotizhongxin_20130301-20170228.csv": "72a306d7a095e718c2b46ab482d5a1ac",

@@ -14,12 +14,12 @@ import numpy as np
 
 from ofms.core.typing import Integers
 from ofms.data.download import Remote, fetch_files, untar
-from ofms.data.folder import Published
+from ofms.data.folder import VerifiedFiles
 from ofms.data.images import Pixels, image_stream, image_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
 
 _FOLDER = "cifar-10-batches-bin"
-_FILES = Published(
+_FILES = VerifiedFiles(
     "cifar10",
     {
         f"{_FOLDER}/data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",

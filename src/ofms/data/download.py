@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import require_writable, write_whole
 from ofms.data.folder import cache_folder, data_folder
+from ofms.storage.files import require_writable, write_whole
 
 _SECONDS_WITHOUT_AN_ANSWER = 60
 

@@ -35,7 +35,7 @@ def read_file(path: Path, dataset: str) -> bytes:
 
 
 @dataclass(frozen=True)
-class Published:
+class VerifiedFiles:
     """Files whose MD5 is known, by their path in the dataset's folder; none is ever read that is not whole."""
 
     dataset: str

@@ -14,11 +14,11 @@ import numpy as np
 
 from ofms.core.typing import AnyArray, Integers
 from ofms.data.download import Remote, fetch_files, ungzip
-from ofms.data.folder import Published
+from ofms.data.folder import VerifiedFiles
 from ofms.data.images import Pixels, image_stream, image_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
 
-_FILES = Published(
+_FILES = VerifiedFiles(
     "mnist",
     {
         "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ofms.core.errors import InvalidInput
-from ofms.core.npz import read_npz
 from ofms.core.typing import AnyArray
 from ofms.data.folder import md5_of
 from ofms.data.stream import Stream, Task
+from ofms.storage.archives import read_npz
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,16 @@ from safetensors import SafetensorError
 from ofms.core.errors import InvalidInput, NotReady
 from ofms.core.messages import Plan
 from ofms.core.typing import AnyArray, Floats
-from ofms.device.correspondence import read_grant, write_request
-from ofms.device.entries import Entry, Labelled, Predicted
+from ofms.device.exchange_messages import read_grant, write_request
+from ofms.device.held_models import HeldModels
+from ofms.device.journal_records import JournalRecord, Labelled, Predicted
 from ofms.device.learning import answer, keep_outputs, learn, losses_of, past_samples, read_label
-from ofms.device.letters import Letter, message_arrays, unseal
+from ofms.device.mail_thread import MailThread
 from ofms.device.mailbox import Mailbox
+from ofms.device.membership import Membership, read_membership
 from ofms.device.memory import Memory, Waiting
-from ofms.device.postman import Postman
-from ofms.device.setting import Setting, read_setting
-from ofms.device.shelf import Shelf
 from ofms.device.store import Store
+from ofms.storage.envelope import Envelope, decode, message_arrays
 
 _MOST_JOURNAL_BYTES = 64 * 2**20
 
@@ -78,9 +78,9 @@ class Device:
         self._desk = threading.RLock()
         self._guard = threading.RLock()
         self._changed = threading.Condition(self._guard)
-        self._shelf: Shelf | None = None
+        self._held_models: HeldModels | None = None
         self._memory = Memory()
-        self._voting: tuple[int, list[int]] | None = None
+        self._predicting: tuple[int, list[int]] | None = None
         # What is in memory and could not be written; nothing goes on before it is.
         self._unwritten = False
         self._journal_size = 0
@@ -91,7 +91,7 @@ class Device:
         except BaseException:
             self._store.close()
             raise
-        self._postman = Postman(self, self._mailbox) if mail else None
+        self._mail_thread = MailThread(self, self._mailbox) if mail else None
 
     def __enter__(self) -> Self:
         return self
@@ -103,8 +103,8 @@ class Device:
 
     def close(self) -> None:
         """Let go of the store; everything is in it already."""
-        if self._postman is not None:
-            self._postman.stop()
+        if self._mail_thread is not None:
+            self._mail_thread.stop()
         with self._desk, self._guard:
             self._store.close()
 
@@ -117,7 +117,7 @@ class Device:
     def held_bytes(self) -> int:
         """What the models take that it holds."""
         with self._guard:
-            return 0 if self._shelf is None else self._shelf.bytes_of(self._shelf)
+            return 0 if self._held_models is None else self._held_models.bytes_of(self._held_models)
 
     @property
     def in_transit(self) -> int:
@@ -132,13 +132,13 @@ class Device:
     @property
     def holding(self) -> list[int]:
         """The models that it holds."""
-        return [] if self._shelf is None else sorted(self._shelf)
+        return [] if self._held_models is None else sorted(self._held_models)
 
     @property
-    def voting(self) -> list[int]:
+    def predicting(self) -> list[int]:
         """The models that predict."""
         plan = self._memory.plans.get(self._memory.exchange)
-        return [] if plan is None else np.flatnonzero(plan.vote[0]).tolist()
+        return [] if plan is None else np.flatnonzero(plan.prediction_weights[0]).tolist()
 
     @property
     def dropped(self) -> int:
@@ -159,8 +159,12 @@ class Device:
     @property
     def wants_exchange(self) -> bool:
         """Whether as many labels came as the exchange has samples, so that there is something to report."""
-        shelf, memory = self._shelf, self._memory
-        return shelf is not None and memory.open and memory.labelled >= shelf.setting.samples_in(memory.exchange)
+        held_models, memory = self._held_models, self._memory
+        return (
+            held_models is not None
+            and memory.open
+            and memory.labelled >= held_models.membership.samples_in(memory.exchange)
+        )
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait for the first grant; whether it came."""
@@ -180,18 +184,18 @@ class Device:
         if not math.isfinite(x.sum()) and not np.isfinite(x).all():
             raise InvalidInput("input", "not finite", "give finite numbers; nothing can be learnt from others")
         with self._guard:
-            shelf, memory = self._require_ready(), self._memory
+            held_models, memory = self._require_ready(), self._memory
             plan = memory.plans[memory.exchange]
-            if self._voting is None or self._voting[0] != memory.exchange:
-                self._voting = (memory.exchange, np.flatnonzero(plan.vote[0]).tolist())
+            if self._predicting is None or self._predicting[0] != memory.exchange:
+                self._predicting = (memory.exchange, np.flatnonzero(plan.prediction_weights[0]).tolist())
             if memory.shape is not None and x.shape != memory.shape:
                 # A convolution may take it, but samples of several shapes make no batch to learn from.
                 raise InvalidInput(
                     "input", list(x.shape), f"earlier ones were {list(memory.shape)}; give the same shape"
                 )
-            past = past_samples(shelf.setting, memory)
-            outputs = {model: shelf.outputs(model, x[None], past)[0] for model in self._voting[1]}
-            value = answer(outputs, plan.vote[0], shelf.setting.task)
+            past = past_samples(held_models.membership, memory)
+            outputs = {model: held_models.outputs(model, x[None], past)[0] for model in self._predicting[1]}
+            value = answer(outputs, plan.prediction_weights[0], held_models.membership.task)
             number, since = memory.next_id, time.time()
             self._append(Predicted(number, since, x))
             memory.next_id, memory.shape = number + 1, x.shape
@@ -202,15 +206,15 @@ class Device:
     def feedback(self, id: int, y: float | int) -> bool:
         """Learn from a label; False where its input is not waiting (any more)."""
         with self._guard:
-            shelf = self._require_ready()
+            held_models = self._require_ready()
             waiting = self._memory.waiting.get(id)
             if waiting is None:
                 return False
             # Refused before it is written down: what is in the journal must be learnt from when it is read again.
-            label = read_label(shelf, waiting, y)
-            losses = losses_of(shelf, self._memory, waiting, label)
+            label = read_label(held_models, waiting, y)
+            losses = losses_of(held_models, self._memory, waiting, label)
             self._append(Labelled(int(id), label))
-            learn(shelf.setting, self._memory, int(id), label, losses)
+            learn(held_models.membership, self._memory, int(id), label, losses)
             self._shorten_journal()
             if self.wants_exchange:
                 self._changed.notify_all()
@@ -218,7 +222,7 @@ class Device:
 
     def receive(self, content: bytes) -> None:
         """Take a letter from the server: the welcome, then a grant for each exchange."""
-        letter = unseal(content)
+        letter = decode(content)
         with self._desk:
             with self._guard:
                 self._write_what_is_unwritten()
@@ -243,9 +247,9 @@ class Device:
         None where there is none yet; `now` ends an exchange before all of its labels came.
         """
         with self._desk:
-            shelf = self._shelf
-            if shelf is not None and self._memory.open and (now or self.wants_exchange):
-                self._report(shelf)
+            held_models = self._held_models
+            if held_models is not None and self._memory.open and (now or self.wants_exchange):
+                self._report(held_models)
             return self._memory.letter
 
     def letter(self) -> tuple[int, bytes] | None:
@@ -256,38 +260,38 @@ class Device:
 
     # What letters do.
 
-    def _welcome(self, letter: Letter, content: bytes) -> None:
-        setting, exchange = read_setting(letter, self.budget), int(letter.values["exchange"])
-        shelf, memory = self._shelf, self._memory
-        if shelf is None or shelf.setting.member != setting.member:
+    def _welcome(self, letter: Envelope, content: bytes) -> None:
+        membership, exchange = read_membership(letter, self.budget), int(letter.values["exchange"])
+        held_models, memory = self._held_models, self._memory
+        if held_models is None or held_models.membership.member != membership.member:
             with self._guard:
-                self._join(setting, exchange)
+                self._join(membership, exchange)
                 self._memory.welcome = content
                 self._snapshot()
         elif exchange != memory.letter_exchange:
             with self._guard:
-                self._rejoin(Shelf(setting, shelf.tensors), exchange)
+                self._rejoin(HeldModels(membership, held_models.tensors), exchange)
                 memory.welcome = content
                 self._snapshot()
 
-    def _join(self, setting: Setting, exchange: int) -> None:
+    def _join(self, membership: Membership, exchange: int) -> None:
         """Begin anew in a fleet."""
         before = self._memory
-        self._shelf, self._voting = Shelf(setting), None
+        self._held_models, self._predicting = HeldModels(membership), None
         self._memory = Memory(
-            state=setting.join(),
-            losses=np.zeros(len(setting.fleet.catalogue)),
+            state=membership.join(),
+            losses=np.zeros(len(membership.fleet.catalogue)),
             next_id=before.next_id,
             dropped=before.dropped + len(before.waiting),
         )
-        write_request(self._shelf, self._memory, exchange)
+        write_request(self._held_models, self._memory, exchange)
 
-    def _rejoin(self, shelf: Shelf, exchange: int) -> None:
+    def _rejoin(self, held_models: HeldModels, exchange: int) -> None:
         """Ask for an exchange after having missed some; what was learnt stays."""
-        self._shelf, memory, setting = shelf, self._memory, shelf.setting
+        self._held_models, memory, membership = held_models, self._memory, held_models.membership
         if memory.open and memory.labelled:
             plan = memory.plans[memory.exchange]
-            memory.state, _ = setting.policy.client.learn(memory.state, plan, self._observed(setting, plan))
+            memory.state, _ = membership.policy.client.learn(memory.state, plan, self._observed(membership, plan))
         memory.open = False
         went_back = memory.exchange >= exchange
         if went_back:
@@ -296,14 +300,14 @@ class Device:
             memory.waiting.clear()
             memory.plans = {exchange - 1: memory.plans[memory.exchange]}
             memory.exchange = exchange - 1
-            self._voting = None
-        write_request(shelf, memory, exchange, anew=went_back)
+            self._predicting = None
+        write_request(held_models, memory, exchange, anew=went_back)
 
-    def _grant(self, letter: Letter) -> None:
-        shelf, memory = self._shelf, self._memory
-        if shelf is None:
+    def _grant(self, letter: Envelope) -> None:
+        held_models, memory = self._held_models, self._memory
+        if held_models is None:
             raise InvalidInput("letter", "grant", "a welcome must come first")
-        granted = read_grant(letter, shelf, memory, self.budget)
+        granted = read_grant(letter, held_models, memory, self.budget)
         if granted is None:
             return  # It came before.
         grants, versions, sent = granted.grants, granted.versions, granted.sent
@@ -311,42 +315,44 @@ class Device:
         for model, tensors in sent.items():
             self._store.keep_model(model, versions[model], tensors)
         with self._guard:
-            keep_outputs(shelf, memory, [model for model in shelf if model not in versions or model in sent])
-            memory.state, plan = shelf.setting.policy.client.plan(memory.state, grants)
-            for model in set(shelf) - versions.keys():
-                shelf.remove(model)
+            keep_outputs(
+                held_models, memory, [model for model in held_models if model not in versions or model in sent]
+            )
+            memory.state, plan = held_models.membership.policy.client.plan(memory.state, grants)
+            for model in set(held_models) - versions.keys():
+                held_models.remove(model)
             for model, tensors in sent.items():
-                shelf.put(model, tensors)
+                held_models.put(model, tensors)
             memory.versions = dict(versions)
             memory.exchange, memory.open, memory.letter = grants.exchange, True, None
             memory.plans[grants.exchange] = plan
-            memory.losses, memory.labelled = np.zeros(len(shelf.setting.fleet.catalogue)), 0
+            memory.losses, memory.labelled = np.zeros(len(held_models.membership.fleet.catalogue)), 0
             memory.forget_plans()
             self._snapshot()
 
-    def _report(self, shelf: Shelf) -> None:
+    def _report(self, held_models: HeldModels) -> None:
         """End the exchange: fine-tune while predictions go on, then learn, report and ask for the next one."""
-        memory, setting = self._memory, shelf.setting
+        memory, membership = self._memory, held_models.membership
         with self._guard:
             plan, exchange = memory.plans[memory.exchange], memory.exchange
-            _, reports = setting.policy.client.learn(memory.state, plan, self._observed(setting, plan))
-            held, samples = dict(shelf.tensors), list(memory.samples)
+            _, reports = membership.policy.client.learn(memory.state, plan, self._observed(membership, plan))
+            held, samples = dict(held_models.tensors), list(memory.samples)
         models = np.flatnonzero(reports.updated[0]).tolist()
-        deltas = shelf.updates(exchange, {model: held[model] for model in models}, samples)
+        deltas = held_models.updates(exchange, {model: held[model] for model in models}, samples)
         with self._guard:
-            memory.state, reports = setting.policy.client.learn(memory.state, plan, self._observed(setting, plan))
+            memory.state, reports = membership.policy.client.learn(memory.state, plan, self._observed(membership, plan))
             memory.open = False
             updated = np.zeros_like(reports.updated)
             updated[0, list(deltas)] = True
             reports = replace(reports, updated=updated)
-            weights = {model: float(plan.pull[0, model]) for model in deltas}
+            weights = {model: float(plan.update_weight[0, model]) for model in deltas}
             report = message_arrays(reports, "report")
-            write_request(shelf, memory, exchange + 1, report=report, deltas=deltas, weights=weights)
+            write_request(held_models, memory, exchange + 1, report=report, deltas=deltas, weights=weights)
             self._snapshot()
 
-    def _observed(self, setting: Setting, plan: Plan) -> Floats:
+    def _observed(self, membership: Membership, plan: Plan) -> Floats:
         """[1, K] what the open exchange's labels came to for each model that is evaluated."""
-        return np.where(setting.policy.observed(plan), self._memory.losses[None], np.nan)
+        return np.where(membership.policy.observed(plan), self._memory.losses[None], np.nan)
 
     # What waits for labels, and the store.
 
@@ -360,12 +366,12 @@ class Device:
             memory.waiting.popitem(last=False)
             memory.dropped += 1
 
-    def _require_ready(self) -> Shelf:
-        if self._shelf is None or not self.ready:
+    def _require_ready(self) -> HeldModels:
+        if self._held_models is None or not self.ready:
             raise NotReady(f"{self.store}: no grant has come yet; wait_ready() waits for the first one")
-        return self._shelf
+        return self._held_models
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: JournalRecord) -> None:
         if self._unwritten:
             self._write_what_is_unwritten()
         self._journal_size = self._store.append(entry)
@@ -390,14 +396,14 @@ class Device:
         try:
             snapshot = self._store.snapshot()
             if snapshot is not None:
-                setting = None
+                membership = None
                 if "welcome" in snapshot.arrays:
-                    setting = read_setting(unseal(snapshot.arrays["welcome"].tobytes()), self.budget)
-                self._memory = Memory.read(snapshot, None if setting is None else setting.join())
-                if setting is not None:
+                    membership = read_membership(decode(snapshot.arrays["welcome"].tobytes()), self.budget)
+                self._memory = Memory.read(snapshot, None if membership is None else membership.join())
+                if membership is not None:
                     versions = self._memory.versions.items()
-                    self._shelf = Shelf(
-                        setting, {model: self._store.model(model, version) for model, version in versions}
+                    self._held_models = HeldModels(
+                        membership, {model: self._store.model(model, version) for model, version in versions}
                     )
         except (InvalidInput, KeyError, ValueError, OSError, SafetensorError) as error:
             if isinstance(error, InvalidInput) and error.field == "budget":
@@ -406,11 +412,17 @@ class Device:
         for entry in self._store.entries():
             self._replay(entry)
 
-    def _replay(self, entry: Entry) -> None:
+    def _replay(self, entry: JournalRecord) -> None:
         memory = self._memory
         if isinstance(entry, Predicted):
             memory.next_id, memory.shape = entry.id + 1, entry.x.shape
             self._wait_for(entry.id, Waiting(entry.x, memory.exchange, entry.since))
         elif entry.id in memory.waiting:
-            shelf = self._require_ready()
-            learn(shelf.setting, memory, entry.id, entry.y, losses_of(shelf, memory, memory.waiting[entry.id], entry.y))
+            held_models = self._require_ready()
+            learn(
+                held_models.membership,
+                memory,
+                entry.id,
+                entry.y,
+                losses_of(held_models, memory, memory.waiting[entry.id], entry.y),
+            )

@@ -14,7 +14,7 @@ import threading
 import zlib
 from pathlib import Path
 
-from ofms.device.entries import Entry, read_entry
+from ofms.device.journal_records import JournalRecord, read_record
 
 FLUSH_SECONDS = 0.05
 _HEAD = struct.Struct("<II")
@@ -26,7 +26,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = sum(_HEAD.size + len(record) for record in _read_records(path))
-        self._waiting: list[Entry] = []
+        self._waiting: list[JournalRecord] = []
         self._lock = threading.Lock()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         self._closed = False
@@ -34,7 +34,7 @@ class Journal:
         os.ftruncate(self._file, self.size)
         os.lseek(self._file, 0, os.SEEK_END)
 
-    def append(self, entry: Entry) -> bool:
+    def append(self, entry: JournalRecord) -> bool:
         """Take an entry, which `flush` writes; whether it is the first one that waits."""
         with self._lock:
             self._waiting.append(entry)
@@ -66,9 +66,9 @@ class Journal:
         self.size += len(content)
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_records(path: Path) -> list[JournalRecord]:
     """The whole entries of a journal, up to the first one that is not."""
-    return [read_entry(record) for record in _read_records(path)]
+    return [read_record(record) for record in _read_records(path)]
 
 
 def _sealed(record: bytes) -> bytes:

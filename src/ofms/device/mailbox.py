@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ofms.core.files import require_writable, write_whole
+from ofms.storage.files import require_writable, write_whole
 
 _ENDING = ".safetensors"
 

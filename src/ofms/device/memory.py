@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ofms.core.messages import Plan
-from ofms.core.states import put_together, take_apart
+from ofms.core.states import flatten, unflatten
 from ofms.core.typing import AnyArray, Floats
-from ofms.device.letters import Letter
+from ofms.storage.envelope import Envelope
 
 
 @dataclass(eq=False, slots=True)
@@ -71,9 +71,9 @@ class Memory:
         needed = {waiting.exchange for waiting in self.waiting.values()} | {self.exchange}
         self.plans = {exchange: plan for exchange, plan in self.plans.items() if exchange in needed}
 
-    def write(self) -> Letter:
+    def write(self) -> Envelope:
         """Everything, as a letter to oneself."""
-        arrays, state_values = take_apart(self.state, "state.") if self.state is not None else ({}, {})
+        arrays, state_values = flatten(self.state, "state.") if self.state is not None else ({}, {})
         for exchange, plan in self.plans.items():
             arrays |= {f"plan.{exchange}.{name}": getattr(plan, name) for name in Plan.__dataclass_fields__}
         waiting = {}
@@ -101,10 +101,10 @@ class Memory:
             "letter_exchange": self.letter_exchange,
             "shape": self.shape,
         }
-        return Letter("snapshot", values, arrays)
+        return Envelope("snapshot", values, arrays)
 
     @classmethod
-    def read(cls, letter: Letter, template: Any) -> Memory:
+    def read(cls, letter: Envelope, template: Any) -> Memory:
         """What was written; `template` is a new client's state, None where no welcome came yet."""
         values, arrays = letter.values, letter.arrays
         memory = cls(
@@ -121,7 +121,7 @@ class Memory:
             shape=None if values.get("shape") is None else tuple(int(size) for size in values["shape"]),
         )
         if template is not None:
-            memory.state = put_together(template, dict(arrays), dict(values["state"]), "state.")
+            memory.state = unflatten(template, dict(arrays), dict(values["state"]), "state.")
         for exchange in values["plans"]:
             memory.plans[int(exchange)] = Plan(**letter.part(f"plan.{exchange}"))
         for number, (exchange, since) in values["waiting"].items():

@@ -9,10 +9,10 @@ import safetensors.torch
 
 from ofms.compute.local import Tensors
 from ofms.core.errors import InvalidInput
-from ofms.core.files import FolderLock, require_writable, write_whole
-from ofms.device.entries import Entry
-from ofms.device.journal import FLUSH_SECONDS, Journal, read_entries
-from ofms.device.letters import Letter, seal, unseal
+from ofms.device.journal import FLUSH_SECONDS, Journal, read_records
+from ofms.device.journal_records import JournalRecord
+from ofms.storage.envelope import Envelope, decode, encode
+from ofms.storage.files import FolderLock, require_writable, write_whole
 
 _SNAPSHOT, _MODELS = "snapshot.safetensors", "models"
 
@@ -38,19 +38,19 @@ class Store:
         self._close_journal()
         self._lock.close()
 
-    def snapshot(self) -> Letter | None:
+    def snapshot(self) -> Envelope | None:
         """The last one, or None in a new store."""
         path = self.folder / _SNAPSHOT
         if not path.exists():
             return None
-        letter = unseal(path.read_bytes())
+        letter = decode(path.read_bytes())
         self._number = int(letter.values["number"])
         return letter
 
-    def keep_snapshot(self, letter: Letter, versions: dict[int, int]) -> None:
+    def keep_snapshot(self, letter: Envelope, versions: dict[int, int]) -> None:
         """Write everything, begin a new journal, and remove what nobody needs any more."""
         self._number += 1
-        content = seal(Letter(letter.kind, {**letter.values, "number": self._number}, letter.arrays))
+        content = encode(Envelope(letter.kind, {**letter.values, "number": self._number}, letter.arrays))
         write_whole(self.folder / _SNAPSHOT, content)
         self._close_journal()
         self._journal = Journal(self._journal_path)
@@ -62,12 +62,12 @@ class Store:
             if path.name not in wanted:
                 path.unlink()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalRecord]:
         """What the journal has since the snapshot; from then on it is written to."""
         self._journal = Journal(self._journal_path)
-        return read_entries(self._journal_path)
+        return read_records(self._journal_path)
 
-    def append(self, entry: Entry) -> int:
+    def append(self, entry: JournalRecord) -> int:
         """Take an entry for the journal, which is written shortly after; the journal's size so far."""
         journal = self._journal
         if journal is None:

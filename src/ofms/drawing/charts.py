@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import write_whole
 from ofms.core.typing import Floats
+from ofms.storage.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,9 +21,9 @@ from safetensors import SafetensorError
 from torch import nn
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import new_folder
 from ofms.core.messages import Catalogue
 from ofms.models.zoo import build_module
+from ofms.storage.files import new_folder
 
 FORMAT = "ofms-dictionary/1"
 INDEX = "dictionary.json"

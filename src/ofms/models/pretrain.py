@@ -20,11 +20,11 @@ from torch import nn
 from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput, NotFinite
-from ofms.core.files import require_writable, write_whole
 from ofms.core.typing import AnyArray
 from ofms.models.dictionary import Dictionary, Task
 from ofms.models.speed import lay_channels_last, one_thread_a_worker
 from ofms.models.zoo import build_module
+from ofms.storage.files import require_writable, write_whole
 
 
 @dataclass(frozen=True, eq=False)

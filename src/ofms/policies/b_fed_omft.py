@@ -12,7 +12,8 @@ from ofms.core.rates import resolve_rate
 from ofms.core.typing import Flags, Floats
 from ofms.core.uplink import draw_group, upload_needs
 from ofms.policies.exp3 import exp3_of
-from ofms.policies.own_exp3 import Exp3Client
+from ofms.policies.exp3_client import Exp3Client
+from ofms.policies.granting_server import ServerState, grants_for, require_server_step, server_step
 from ofms.policies.protocol import (
     Fleet,
     GradientStep,
@@ -21,7 +22,6 @@ from ofms.policies.protocol import (
     require_common_settings,
     versions_after,
 )
-from ofms.policies.serving import ServerState, grants_for, require_server_step, server_step
 from ofms.policies.subsets import Subset, most_upload, named_subset, random_subset, require_subset, settled_subset
 
 
@@ -96,7 +96,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         server=Server(settings.server_step, settings.subset, least, fleet.catalogue),
         local=local,
         loss_bound=settings.loss_bound,
-        expected_vote=lambda state, server: state.pmf,
+        expected_weights=lambda state, server: state.pmf,
         not_covered="its regret is against the best of its own subset only",
         learns_from=client.learns_from,
     )

@@ -26,8 +26,8 @@ from ofms.core.packing import first_fit_decreasing
 from ofms.core.rates import resolve_rate
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Floats, Integers
+from ofms.policies.granting_server import GrantingServer
 from ofms.policies.protocol import Fleet, Policy, require_budgets, require_common_settings, versions_held
-from ofms.policies.serving import GrantingServer
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ class Client:
 
     def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
         if self.prediction == "mean":
-            vote = np.where(grants.held, state.pmf / state.inclusion, 0.0)
+            prediction_weights = np.where(grants.held, state.pmf / state.inclusion, 0.0)
         else:
-            vote = (np.arange(state.pmf.shape[1]) == state.chosen[:, None]).astype(np.float64)
+            prediction_weights = (np.arange(state.pmf.shape[1]) == state.chosen[:, None]).astype(np.float64)
         state = replace(state, holding=versions_held(grants.held, grants.version))
-        return state, Plan(grants.held, vote, state.inclusion, np.zeros(vote.shape))
+        return state, Plan(grants.held, prediction_weights, state.inclusion, np.zeros(prediction_weights.shape))
 
     def learn(self, state: ClientState, plan: Plan, losses: Floats) -> tuple[ClientState, Reports]:
         estimates = selection.loss_estimates(losses, plan.held, plan.inclusion)
@@ -155,7 +155,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         server=GrantingServer(None),
         local=None,
         loss_bound=settings.loss_bound,
-        expected_vote=lambda client, server: client.pmf,
+        expected_weights=lambda client, server: client.pmf,
         bound=bound,
         not_covered=not_covered,
     )

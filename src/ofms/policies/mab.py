@@ -13,9 +13,9 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Reports, Requests
 from ofms.core.rates import resolve_rate
 from ofms.core.typing import Floats, Integers
-from ofms.policies.following import Follower
+from ofms.policies.follower_client import FollowerClient
+from ofms.policies.granting_server import grants_for
 from ofms.policies.protocol import Fleet, Policy, require_budgets, require_common_settings
-from ofms.policies.serving import grants_for
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Server:
         chosen = int(selection.draw_model(pmf[None], uniform)[0])
         held = np.zeros(requests.wanted.shape, dtype=np.bool_)
         held[:, chosen] = True
-        grants = grants_for(requests, held, state.version, None, vote=held.astype(np.float64))
+        grants = grants_for(requests, held, state.version, None, prediction_weights=held.astype(np.float64))
         return replace(state, pmf=pmf, chosen=chosen), grants
 
     def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:
@@ -88,10 +88,10 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     rate = resolve_rate("learning_rate", settings.learning_rate, rounds=schedule.rounds, tuned=tuned)
     return Policy(
         name="mab",
-        client=Follower(schedule, reports_losses=True),
+        client=FollowerClient(schedule, reports_losses=True),
         server=Server(rate, settings.exploration),
         local=None,
         loss_bound=settings.loss_bound,
-        expected_vote=lambda client, server: np.tile(server.pmf, (client.client.size, 1)),
+        expected_weights=lambda client, server: np.tile(server.pmf, (client.client.size, 1)),
         reports_losses=True,
     )

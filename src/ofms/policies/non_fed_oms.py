@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ofms.policies.exp3 import exp3_of
-from ofms.policies.own_exp3 import Exp3Client
+from ofms.policies.exp3_client import Exp3Client
+from ofms.policies.granting_server import GrantingServer
 from ofms.policies.protocol import Fleet, Policy, require_budgets, require_common_settings
-from ofms.policies.serving import GrantingServer
 from ofms.policies.subsets import require_subset
 
 
@@ -49,7 +49,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         server=GrantingServer(None),
         local=None,
         loss_bound=settings.loss_bound,
-        expected_vote=lambda state, server: state.pmf,
+        expected_weights=lambda state, server: state.pmf,
         not_covered="its regret is against the best of its own subset only",
         learns_from=client.learns_from,
     )

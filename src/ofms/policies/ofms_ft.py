@@ -19,6 +19,7 @@ from ofms.core.packing import PartitionTable, largest_cluster_upload, partition_
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Floats, Integers
 from ofms.policies import ofms_ft_theory as theory
+from ofms.policies.granting_server import GrantingServer, require_server_step
 from ofms.policies.protocol import (
     Fleet,
     GradientStep,
@@ -28,7 +29,6 @@ from ofms.policies.protocol import (
     tuning_window_of,
     versions_held,
 )
-from ofms.policies.serving import GrantingServer, require_server_step
 
 
 @dataclass(frozen=True)
@@ -112,20 +112,20 @@ class Client:
         return state, Requests(draws.exchange, state.client, drawn.held, state.holding)
 
     def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
-        vote = np.zeros(grants.held.shape)
-        vote[np.arange(state.chosen.size), state.chosen] = 1.0
-        pull = np.zeros(grants.held.shape)
+        prediction_weights = np.zeros(grants.held.shape)
+        prediction_weights[np.arange(state.chosen.size), state.chosen] = 1.0
+        update_weight = np.zeros(grants.held.shape)
         if tuning_window_of(self.local, self.schedule, grants.exchange) is not None:
-            pull = selection.importance_weights(
+            update_weight = selection.importance_weights(
                 grants.held, state.inclusion, grants.uploads, grants.groups, self.settings.importance_cap
             )
         state = replace(state, holding=versions_held(grants.held, grants.version))
-        return state, Plan(grants.held, vote, state.inclusion, pull)
+        return state, Plan(grants.held, prediction_weights, state.inclusion, update_weight)
 
     def learn(self, state: ClientState, plan: Plan, losses: Floats) -> tuple[ClientState, Reports]:
         estimates = selection.loss_estimates(losses, plan.held, plan.inclusion)
         cumulative = selection.update_weights(state.cumulative_losses, estimates)
-        reports = Reports(state.exchange, state.client, None, plan.pull > 0)
+        reports = Reports(state.exchange, state.client, None, plan.update_weight > 0)
         return replace(state, cumulative_losses=cumulative), reports
 
 
@@ -153,7 +153,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         server=GrantingServer(settings.server_step),
         local=local,
         loss_bound=settings.loss_bound,
-        expected_vote=lambda client, server: selection.probabilities(client.cumulative_losses, client.learning_rate),
+        expected_weights=lambda client, server: selection.probabilities(client.cumulative_losses, client.learning_rate),
         bound=bound,
         not_covered=not_covered,
     )

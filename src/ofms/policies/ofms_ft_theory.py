@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ofms.core import bounds
+from ofms.core import regret_bounds
 from ofms.core.messages import Catalogue
 from ofms.core.packing import BinCount, PartitionTable, fewest_clusters, largest_cluster_upload
 from ofms.core.rates import resolve_rate
@@ -34,7 +34,7 @@ def learning_rates(rate: float | str, catalogue: Catalogue, table: PartitionTabl
         return np.full(table.budgets.size, number)
     return np.array(
         [
-            bounds.tuned_learning_rate(
+            regret_bounds.tuned_learning_rate(
                 models=len(catalogue),
                 fewest_clusters=count.upper,
                 rounds=schedule.rounds,
@@ -45,11 +45,11 @@ def learning_rates(rate: float | str, catalogue: Catalogue, table: PartitionTabl
     )
 
 
-def client_bounds(rates: Floats, fleet: Fleet, table: PartitionTable) -> list[bounds.ClientBound]:
+def client_bounds(rates: Floats, fleet: Fleet, table: PartitionTable) -> list[regret_bounds.ClientBound]:
     """The bounds of th:4 and th:5 for each distinct budget of the table."""
     counts = fewest_clusters_by_budget(fleet.catalogue, table)
     return [
-        bounds.client_bound(
+        regret_bounds.client_bound(
             models=len(fleet.catalogue),
             learning_rate=rate,
             fewest_clusters=count.upper,
@@ -77,7 +77,7 @@ def fine_tuning_rate(rate: float | str, fleet: Fleet, table: PartitionTable) -> 
     """η_f as a number; `tuned` is 1/√(α n T · mean μ), eq. (75ap), with the largest α that could come up."""
     tuned = 0.0
     if rate == "tuned":
-        tuned = bounds.tuned_fine_tuning_rate(
+        tuned = regret_bounds.tuned_fine_tuning_rate(
             most_groups=largest_group_count(fleet, table),
             fewest_clusters=mean_fewest_clusters(fleet, table),
             rounds=fleet.schedule.rounds,

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ofms.core.rates import resolve_rate
-from ofms.policies.following import Follower
-from ofms.policies.one_model import one_model_server
+from ofms.policies.follower_client import FollowerClient
 from ofms.policies.protocol import Adapted, Fleet, Policy, require_common_settings
+from ofms.policies.single_model_server import single_model_server
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Settings:
 def build(settings: Settings, fleet: Fleet) -> Policy:
     """PerFedAvg for a fleet."""
     require_common_settings(settings.loss_bound, settings.window, settings.warm_up)
-    server = one_model_server(
+    server = single_model_server(
         fleet,
         settings.model,
         batch_size=settings.batch_size,
@@ -74,9 +74,9 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
     return Policy(
         name="perfedavg",
-        client=Follower(fleet.schedule, local),
+        client=FollowerClient(fleet.schedule, local),
         server=server,
         local=local,
         loss_bound=settings.loss_bound,
-        expected_vote=server.expected_vote,
+        expected_weights=server.expected_weights,
     )

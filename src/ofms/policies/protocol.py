@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from ofms.core.bounding import BOUNDS
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.packing import smallest_budget
 from ofms.core.schedule import Schedule, Window, past_window, tuning_window
+from ofms.core.selection_loss import BOUNDS
 from ofms.core.typing import Flags, Floats, Integers
 
 State = TypeVar("State")
@@ -133,9 +133,9 @@ class Policy:
         How a client fine-tunes what it holds, or None where it does not.
     loss_bound
         How the task's loss becomes the loss of selection and regret.
-    expected_vote
-        [N, K] E_t[vote] from both states, before the exchange is learnt from. For measuring regret alone: it is never
-        sent.
+    expected_weights
+        [N, K] the expected prediction weights from both states, before the exchange is learnt from. For measuring
+        regret alone: it is never sent.
     bound
         [N] upper bound on each client's expected cumulative regret, or None.
     not_covered
@@ -151,7 +151,7 @@ class Policy:
     server: ServerHalf[Any]
     local: LocalUpdate | None
     loss_bound: str
-    expected_vote: Callable[[Any, Any], Floats]
+    expected_weights: Callable[[Any, Any], Floats]
     bound: Floats | None = None
     not_covered: str = "no theorem bounds its clients' regret"
     reports_losses: bool = False
@@ -159,7 +159,7 @@ class Policy:
 
     def observed(self, plan: Plan) -> Flags:
         """[N, K] the models that a client evaluates when a label comes."""
-        return plan.held if self.learns_from == "holds" else plan.vote > 0
+        return plan.held if self.learns_from == "holds" else plan.prediction_weights > 0
 
 
 def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:

@@ -13,6 +13,7 @@ from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.rates import resolve_rate
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.granting_server import GrantingServer, require_server_step
 from ofms.policies.protocol import (
     Fleet,
     GradientStep,
@@ -22,7 +23,6 @@ from ofms.policies.protocol import (
     tuning_window_of,
     versions_held,
 )
-from ofms.policies.serving import GrantingServer, require_server_step
 from ofms.policies.subsets import fill_budgets, most_upload
 
 WEIGHTS = ("one", "inverse")
@@ -93,17 +93,17 @@ class Client:
 
     def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
         models = state.storage.size
-        vote = (np.arange(models) == state.chosen[:, None]).astype(np.float64)
-        share = np.broadcast_to(grants.held.sum(axis=1, keepdims=True) / models, vote.shape)
-        inclusion = share if self.gradient_weight == "inverse" else np.ones(vote.shape)
-        pull = np.zeros(vote.shape)
+        prediction_weights = (np.arange(models) == state.chosen[:, None]).astype(np.float64)
+        share = np.broadcast_to(grants.held.sum(axis=1, keepdims=True) / models, prediction_weights.shape)
+        inclusion = share if self.gradient_weight == "inverse" else np.ones(prediction_weights.shape)
+        update_weight = np.zeros(prediction_weights.shape)
         if tuning_window_of(self.local, self.schedule, grants.exchange) is not None:
-            pull = selection.importance_weights(grants.held, inclusion, grants.uploads, grants.groups)
+            update_weight = selection.importance_weights(grants.held, inclusion, grants.uploads, grants.groups)
         state = replace(state, holding=versions_held(grants.held, grants.version))
-        return state, Plan(grants.held, vote, inclusion, pull)
+        return state, Plan(grants.held, prediction_weights, inclusion, update_weight)
 
     def learn(self, state: ClientState, plan: Plan, losses: Floats) -> tuple[ClientState, Reports]:
-        return state, Reports(state.exchange, state.client, None, plan.pull > 0)
+        return state, Reports(state.exchange, state.client, None, plan.update_weight > 0)
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
@@ -122,7 +122,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         server=GrantingServer(settings.server_step),
         local=local,
         loss_bound=settings.loss_bound,
-        expected_vote=lambda client, server: client.wanted / client.wanted.sum(axis=1, keepdims=True),
+        expected_weights=lambda client, server: client.wanted / client.wanted.sum(axis=1, keepdims=True),
         not_covered="it does not learn which model suits a client",
         learns_from="votes",
     )

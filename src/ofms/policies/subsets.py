@@ -11,7 +11,7 @@ from ofms.core.draws import Draws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.typing import Flags, Floats, Integers
-from ofms.policies.one_model import find_model
+from ofms.policies.single_model_server import find_model
 
 Subset = str | Sequence[int | str]
 

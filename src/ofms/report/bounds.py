@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ofms.core.bounds import server_bound
 from ofms.core.errors import InvalidInput
 from ofms.core.packing import partition_models
+from ofms.core.regret_bounds import server_bound
 from ofms.drawing.tables import format_table
 from ofms.policies import ofms_ft
 from ofms.policies import ofms_ft_theory as theory

@@ -126,7 +126,7 @@ def shares_chart(run: FinishedRun) -> str:
     """Clients × models: how often a model was held, and how often it predicted."""
     figure = new_figure(10, 4.4)
     for place, (axes, (name, title)) in enumerate(
-        zip(figure.subplots(1, 2), (("held_share", "held"), ("vote_share", "chosen")), strict=True)
+        zip(figure.subplots(1, 2), (("held_share", "held"), ("prediction_share", "chosen")), strict=True)
     ):
         picture = axes.imshow(run.clients[name], aspect="auto", cmap=_SHADES, vmin=0, vmax=1, interpolation="nearest")
         axes.set_title(f"share of rounds {title}", fontsize=10)
@@ -151,7 +151,7 @@ def weights_chart(run: FinishedRun, client: int) -> str:
     picture = axes.imshow(
         probability, aspect="auto", cmap=_SHADES, vmin=0, vmax=1, interpolation="nearest", extent=extent
     )
-    chosen = run.history["vote"][:, client].argmax(axis=1)
+    chosen = run.history["prediction_weights"][:, client].argmax(axis=1)
     axes.plot(rounds + 1, chosen, ".", color="#D55E00", markersize=1.8, alpha=0.8, rasterized=True)
     axes.set_xlabel("round")
     axes.set_ylabel("model")

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import require_writable, write_whole
 from ofms.drawing.tables import Table
 from ofms.report import charts
 from ofms.report.runs import FinishedRun, read_run
 from ofms.runs.units import human_bytes
+from ofms.storage.files import require_writable, write_whole
 
 NAME = "report.html"
 _MOST_CLIENTS = 10
@@ -151,14 +151,14 @@ def _weights(run: FinishedRun) -> dict[str, Any]:
 
 def _facts(run: FinishedRun) -> dict[str, Any]:
     factor, unit = charts.scale(run.metric)
-    held, chosen = run.clients["held_share"].mean(axis=0), run.clients["vote_share"].mean(axis=0)
+    held, chosen = run.clients["held_share"].mean(axis=0), run.clients["prediction_share"].mean(axis=0)
     alone = run.clients["model_score"].mean(axis=0) if "model_score" in run.clients else np.full(held.size, np.nan)
     return {
         "name": run.name,
         "metric": run.metric,
         "models": [
-            [name, f"{100 * often:.1f} %", f"{100 * voted:.1f} %", f"{factor * score:.2f} {unit}"]
-            for name, often, voted, score in zip(_model_names(run), held, chosen, alone, strict=True)
+            [name, f"{100 * often:.1f} %", f"{100 * predicted_share:.1f} %", f"{factor * score:.2f} {unit}"]
+            for name, often, predicted_share, score in zip(_model_names(run), held, chosen, alone, strict=True)
         ],
         "toml": run.config.to_toml(),
         "revision": run.summary["revision"],

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 
 from ofms.core.errors import InvalidInput
-from ofms.core.npz import read_npz
 from ofms.core.typing import AnyArray, Floats
 from ofms.runs.config import RunConfig, load_run
 from ofms.runs.folder import CLIENTS, CONFIG, HISTORY, METRICS, SUMMARY
+from ofms.storage.archives import read_npz
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,6 @@ import numpy as np
 from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import is_locked, require_writable, write_whole
 from ofms.core.version import __version__
 from ofms.models.dictionary import Dictionary
 from ofms.reproduction.convex import ServerCurve
@@ -26,6 +25,7 @@ from ofms.runs.folder import CONFIG, SUMMARY, unfinished_run
 from ofms.runs.interrupt import RunInterrupted
 from ofms.simulator.api import resolve_experiment, simulate
 from ofms.simulator.result import Result
+from ofms.storage.files import is_locked, require_writable, write_whole
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ofms.core.bounds import server_bound
 from ofms.core.draws import Draws
 from ofms.core.packing import fewest_clusters, partition_models
 from ofms.core.regret import ClientRegret, server_regret
+from ofms.core.regret_bounds import server_bound
 from ofms.core.typing import Floats
 from ofms.policies.protocol import Fleet, GradientStep, Policy
 
@@ -50,12 +50,12 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """All that the proofs speak of: [T, N, K] p, q, ℓ, L, pull; [T+1, K, 2] parameters; [T] numbers of groups."""
+    """What the proofs speak of: [T, N, K] p, ℓ, L and update weights; [T+1, K, 2] parameters; [T] groups."""
 
     pmf: Floats
     estimates: Floats
     losses: Floats
-    pull: Floats
+    update_weight: Floats
     parameters: Floats
     gradients: Floats
     groups: list[int]
@@ -77,27 +77,29 @@ def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected:
     server = policy.server.open(fleet.catalogue, fleet.bandwidth)
     parameters = problem.start
     regret = ClientRegret.start(clients, len(fleet.catalogue))
-    history: dict[str, list[Floats]] = {name: [] for name in ("pmf", "estimates", "losses", "pull", "gradients")}
+    history: dict[str, list[Floats]] = {
+        name: [] for name in ("pmf", "estimates", "losses", "update_weight", "gradients")
+    }
     path, groups = [parameters], []
     for exchange in range(fleet.schedule.exchanges):
         draws = Draws(seed, exchange)
         client, requests = policy.client.request(client, draws)
         server, grants = policy.server.grant(server, requests, draws)
         client, plan = policy.client.plan(client, grants)
-        pmf = policy.expected_vote(client, server)
+        pmf = policy.expected_weights(client, server)
         losses = problem.losses(exchange, parameters)
         before = client.cumulative_losses
         client, reports = policy.client.learn(client, plan, np.where(plan.held, losses, np.nan))
         server, step = policy.server.absorb(server, reports)
         slopes = problem.gradients(exchange, parameters)
-        moved = parameters - step[:, None] * policy.local.rate * np.einsum("nk,nkd->kd", plan.pull, slopes)
+        moved = parameters - step[:, None] * policy.local.rate * np.einsum("nk,nkd->kd", plan.update_weight, slopes)
         parameters = project(moved) if projected else moved
         regret = regret.add((pmf * losses).sum(axis=1), losses)
         for name, value in (
             ("pmf", pmf),
             ("estimates", client.cumulative_losses - before),
             ("losses", losses),
-            ("pull", plan.pull),
+            ("update_weight", plan.update_weight),
             ("gradients", slopes),
         ):
             history[name].append(value)

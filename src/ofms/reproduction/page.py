@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import require_writable, write_whole
 from ofms.core.version import __version__
 from ofms.drawing.charts import draw_curves
 from ofms.reproduction.bench import Bench, Section, Size, columns_here
 from ofms.reproduction.cells import CellStore, Record, machine
 from ofms.reproduction.targets import TARGETS
 from ofms.runs.config import Experiment, load_experiment
+from ofms.storage.files import require_writable, write_whole
 
 
 def reproduce_targets(

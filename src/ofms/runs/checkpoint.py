@@ -16,9 +16,9 @@ import safetensors
 import safetensors.numpy
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import require_writable, write_whole
 from ofms.core.typing import AnyArray
 from ofms.core.version import __version__
+from ofms.storage.files import require_writable, write_whole
 
 FOLDER, LATEST = "checkpoint", "latest.json"
 # The share of a run's time that checkpoints may take.

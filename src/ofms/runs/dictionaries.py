@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from ofms.core.errors import InvalidInput
-from ofms.core.files import FolderLock, require_writable
 from ofms.data import load_dataset
 from ofms.data.folder import cache_folder
 from ofms.data.stream import Task
 from ofms.models.dictionary import INDEX, Dictionary
 from ofms.models.pretrain import Recipe, pretrain
 from ofms.runs.config import Experiment, RunConfig
+from ofms.storage.files import FolderLock, require_writable
 
 
 def task_of(experiment: Experiment) -> Task:

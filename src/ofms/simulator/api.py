@@ -28,7 +28,7 @@ from ofms.runs.interrupt import RunInterrupted, StopRequest
 from ofms.runs.trackers import require_tracker, start_tracker
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.loopback import LoopbackSimulation
-from ofms.simulator.measure import Line, Measurement
+from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.progress import Progress
 from ofms.simulator.result import Result
 from ofms.simulator.resuming import go_on, save_checkpoint

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ofms.compute.tasks import mixed_predictions, scores
-from ofms.core.bounding import selection_loss
 from ofms.core.ledger import Traffic
 from ofms.core.messages import Grants, Plan
 from ofms.core.schedule import Schedule, Window, past_window
+from ofms.core.selection_loss import selection_loss
 from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.models.dictionary import Task
 from ofms.policies.protocol import Adapted, LocalUpdate
@@ -30,10 +30,10 @@ class Exchange:
         [N, n, K] the task's losses of what was held; of all models in hindsight; else NaN.
     model_scores
         [N, n, K] likewise for each model by itself.
-    played
+    client_losses
         [N, n, K] the losses that clients incur with each model: of adapted copies where a policy adapts.
-    expected_vote
-        [N, K] E_t[vote].
+    expected_weights
+        [N, K] E_t[prediction_weights].
     frozen_scores
         [N, n] like `scores`, had the dictionary not been fine-tuned and the choices been the same; None where it is not
         measured.
@@ -47,8 +47,8 @@ class Exchange:
     scores: Floats
     losses: Floats
     model_scores: Floats
-    played: Floats
-    expected_vote: Floats
+    client_losses: Floats
+    expected_weights: Floats
     frozen_scores: Floats | None = None
 
 
@@ -58,9 +58,9 @@ def policy_losses(losses: Floats, held: Flags, bound: str) -> Floats:
     return np.where(held, total, np.nan)
 
 
-def client_scores(outputs: AnyArray, vote: Floats, targets: AnyArray, task: Task) -> Floats:
+def client_scores(outputs: AnyArray, prediction_weights: Floats, targets: AnyArray, task: Task) -> Floats:
     """[N, n] the scores of the predictions that clients make from [N, n, K, C] outputs."""
-    return scores(mixed_predictions(outputs, vote, task), targets, task)
+    return scores(mixed_predictions(outputs, prediction_weights, task), targets, task)
 
 
 def model_scores(outputs: AnyArray, targets: AnyArray, task: Task) -> Floats:

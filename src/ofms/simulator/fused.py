@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ofms.compute.engine import Engine
+from ofms.compute.threads import ThreadedCompute
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
-from ofms.core.states import put_together, take_apart
+from ofms.core.states import flatten, unflatten
 from ofms.core.typing import AnyArray
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
@@ -48,11 +48,11 @@ class FusedSimulation:
     ) -> None:
         self.policy, self.fleet, self.stream = policy, fleet, stream
         self.seed, self.hindsight = seed, hindsight
-        self.engine = Engine(dictionary, stream, dtype=dtype, workers=workers)
+        self.engine = ThreadedCompute(dictionary, stream, dtype=dtype, workers=workers)
         # The dictionary as it was: what the same choices would have come to without fine-tuning.
-        self.frozen: Engine | None = None
+        self.frozen: ThreadedCompute | None = None
         if hindsight and policy.local is not None and policy.local.rate > 0:
-            self.frozen = Engine(dictionary, stream, dtype=dtype, workers=workers)
+            self.frozen = ThreadedCompute(dictionary, stream, dtype=dtype, workers=workers)
         self.client_state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(stream.clients))
         self.server_state = policy.server.open(fleet.catalogue, fleet.bandwidth)
         self.next_exchange = 0
@@ -61,22 +61,22 @@ class FusedSimulation:
         """A copy of the dictionary's parameters and buffers as they are now."""
         return [self.engine.state(model) for model in range(len(self.fleet.catalogue))]
 
-    def take_apart(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+    def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """Everything that changes from exchange to exchange, as arrays and values."""
         arrays: dict[str, AnyArray] = {}
         values: dict[str, Any] = {"next_exchange": self.next_exchange}
         for half, state in (("client", self.client_state), ("server", self.server_state)):
-            part_arrays, part_values = take_apart(state, f"{half}.")
+            part_arrays, part_values = flatten(state, f"{half}.")
             arrays |= part_arrays
             values |= part_values
         for model in range(len(self.fleet.catalogue)):
             arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in self.engine.state(model).items()}
         return arrays, values
 
-    def put_together(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
+    def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         """Go on from what was taken apart."""
-        self.client_state = put_together(self.client_state, arrays, values, "client.")
-        self.server_state = put_together(self.server_state, arrays, values, "server.")
+        self.client_state = unflatten(self.client_state, arrays, values, "client.")
+        self.server_state = unflatten(self.server_state, arrays, values, "server.")
         for model in range(len(self.fleet.catalogue)):
             prefix = f"model.{model}."
             state = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
@@ -97,7 +97,7 @@ class FusedSimulation:
         client_state, requests = policy.client.request(client_state, draws)
         server_state, grants = policy.server.grant(server_state, requests, draws)
         client_state, plan = policy.client.plan(client_state, grants)
-        expected_vote = policy.expected_vote(client_state, server_state)
+        expected_weights = policy.expected_weights(client_state, server_state)
 
         # What is updated is in the plan, so that fine-tuning need not wait for what the losses teach.
         evaluation = engine.evaluate(span, plan.held, hindsight=self.hindsight)
@@ -108,7 +108,7 @@ class FusedSimulation:
         window = tuning_window_of(local, self.fleet.schedule, exchange)
         update = None
         if window is not None and local is not None:
-            update = engine.update(window, plan.pull, local)
+            update = engine.update(window, plan.update_weight, local)
 
         shared = evaluation.result()
         own = adapted.result() if adapted else shared
@@ -116,11 +116,11 @@ class FusedSimulation:
         client_state, reports = policy.client.learn(client_state, plan, losses)
         server_state, step = policy.server.absorb(server_state, reports)
         targets = self.stream.y[:, span[0] : span[1]]
-        scores = client_scores(own.outputs, plan.vote, targets, engine.task)
+        scores = client_scores(own.outputs, plan.prediction_weights, targets, engine.task)
         frozen_scores = scores
         if self.frozen is not None and span[0] >= (local.warm_up if local else 0):
-            frozen = self.frozen.evaluate(span, plan.vote > 0, hindsight=False).result()
-            frozen_scores = client_scores(frozen.outputs, plan.vote, targets, engine.task)
+            frozen = self.frozen.evaluate(span, plan.prediction_weights > 0, hindsight=False).result()
+            frozen_scores = client_scores(frozen.outputs, plan.prediction_weights, targets, engine.task)
         record = Exchange(
             index=exchange,
             span=span,
@@ -131,8 +131,8 @@ class FusedSimulation:
             frozen_scores=frozen_scores if self.frozen is not None else None,
             losses=shared.losses,
             model_scores=model_scores(shared.outputs, targets, engine.task),
-            played=np.where(plan.held[:, None], own.losses, shared.losses),
-            expected_vote=expected_vote,
+            client_losses=np.where(plan.held[:, None], own.losses, shared.losses),
+            expected_weights=expected_weights,
         )
         if update:
             engine.apply(update.result(), step)

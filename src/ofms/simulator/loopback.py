@@ -119,13 +119,13 @@ class LoopbackClient:
     def fine_tune(self, window: Window, plan: Plan, reports: Reports, local: LocalUpdate) -> dict[int, Tensors]:
         """The weighted updates that it uploads."""
         return {
-            int(model): self._update(int(model), window, float(plan.pull[0, model]), local)
+            int(model): self._update(int(model), window, float(plan.update_weight[0, model]), local)
             for model in np.flatnonzero(reports.updated[0])
         }
 
-    def _update(self, model: int, window: Window, pull: float, local: LocalUpdate) -> Tensors:
+    def _update(self, model: int, window: Window, update_weight: float, local: LocalUpdate) -> Tensors:
         x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
-        return self.networks.update(model, self.store[model], x, y, window.weights, pull, local)
+        return self.networks.update(model, self.store[model], x, y, window.weights, update_weight, local)
 
     def _tensors(self, model: int, exchange: int) -> Tensors:
         """What predicts: the parameters held, adapted to the client's own past where the policy does so."""
@@ -200,7 +200,7 @@ class LoopbackSimulation:
         for index, client in enumerate(self.clients):
             own = grants.rows(slice(index, index + 1))
             plans.append(client.receive(own, {int(k): self.tensors[k] for k in np.flatnonzero(own.sent[0])}))
-        votes = [policy.expected_vote(client.state, self.server_state)[0] for client in self.clients]
+        votes = [policy.expected_weights(client.state, self.server_state)[0] for client in self.clients]
         hindsight = self._hindsight(span) if self.hindsight else None
 
         outputs, losses = zip(
@@ -219,7 +219,7 @@ class LoopbackSimulation:
             if window is not None and policy.local is not None:
                 for model, delta in client.fine_tune(window, plan, told, policy.local).items():
                     if not is_finite(delta.values()):
-                        raise not_finite_update(names[model], index, float(plan.pull[0, model]), window.stop)
+                        raise not_finite_update(names[model], index, float(plan.update_weight[0, model]), window.stop)
                     total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in delta.items()})
                     for name, part in delta.items():
                         total[name] += part
@@ -238,11 +238,11 @@ class LoopbackSimulation:
             grants=grants,
             plan=plan,
             traffic=count_bytes(self.fleet.catalogue, grants, report, policy.local.copies if policy.local else 1),
-            scores=client_scores(own_outputs, plan.vote, targets, task),
+            scores=client_scores(own_outputs, plan.prediction_weights, targets, task),
             losses=shared_losses,
             model_scores=model_scores(shared_outputs, targets, task),
-            played=np.where(observed[:, None], own_losses, shared_losses),
-            expected_vote=np.stack(votes),
+            client_losses=np.where(observed[:, None], own_losses, shared_losses),
+            expected_weights=np.stack(votes),
         )
 
     def _hindsight(self, span: tuple[int, int]) -> tuple[AnyArray, Floats]:

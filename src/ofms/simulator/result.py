@@ -17,7 +17,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Floats
 from ofms.runs.config import RunConfig
 from ofms.runs.folder import RunFolder, require_free
-from ofms.simulator.measure import Line, best_score
+from ofms.simulator.metrics import Line, best_score
 
 if TYPE_CHECKING:
     import pandas
@@ -34,9 +34,9 @@ class Result:
         `accuracy` or `mse`.
     clients
         Arrays with a leading client axis: `score` (the metric), `regret`, `model_score`, `down`, `up`, `most_held`,
-        `held_share`, `vote_share`, `budget`; on the loopback `seconds`, the processor time of each.
+        `held_share`, `prediction_share`, `budget`; on the loopback `seconds`, the processor time of each.
     history
-        Round by round, for the first clients only: `score`, `regret`, `probability`, `held`, `vote`.
+        Round by round, for the first clients only: `score`, `regret`, `probability`, `held`, `prediction_weights`.
     lines
         One record a round.
     bound
@@ -103,7 +103,7 @@ class Result:
         return np.array([line[name] for line in self.lines])
 
     def __repr__(self) -> str:
-        from ofms.simulator.shown import result_table
+        from ofms.simulator.formatting import result_table
 
         config = self.config
         size = f"{config.experiment}, {config.clients} clients, {config.rounds} rounds, seed {config.seed}"
@@ -135,7 +135,7 @@ class Result:
     def plot(self) -> Figure:
         """The average regret over rounds, as a matplotlib figure; without hindsight, the metric."""
         from ofms.drawing.charts import Curve, curves_figure
-        from ofms.simulator.shown import REGRET_LABEL, regret_curve
+        from ofms.simulator.formatting import REGRET_LABEL, regret_curve
 
         if self.hindsight:
             return curves_figure([("", [regret_curve(self.config.policy, self)])], ylabel=REGRET_LABEL)

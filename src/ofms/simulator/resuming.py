@@ -12,7 +12,7 @@ from ofms.core.typing import AnyArray
 from ofms.core.version import __version__
 from ofms.runs.checkpoint import Checkpoints, Latest, read_checkpoint
 from ofms.simulator.fused import FusedSimulation
-from ofms.simulator.measure import Measurement
+from ofms.simulator.metrics import Measurement
 
 
 def save_checkpoint(
@@ -27,7 +27,7 @@ def save_checkpoint(
     arrays: dict[str, AnyArray] = {}
     values: dict[str, Any] = {"seconds": seconds}
     for part, whole in (("simulation", simulation), ("measurement", measurement)):
-        some_arrays, some_values = whole.take_apart()
+        some_arrays, some_values = whole.flatten()
         arrays |= {f"{part}.{name}": np.ascontiguousarray(array) for name, array in some_arrays.items()}
         values |= {f"{part}.{name}": value for name, value in some_values.items()}
     checkpoints.write(
@@ -58,7 +58,7 @@ def go_on(
     try:
         for part, whole in (("simulation", simulation), ("measurement", measurement)):
             prefix = f"{part}."
-            whole.put_together(
+            whole.unflatten(
                 {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)},
                 {name.removeprefix(prefix): value for name, value in latest.values.items() if name.startswith(prefix)},
             )

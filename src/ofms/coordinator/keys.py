@@ -1,0 +1,206 @@
+"""A fleet's own certificate authority, the server's certificate, and a key for each device."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import tomli_w
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ofms.coordinator.deployment import (
+    TEMPLATE,
+    DeviceEntry,
+    Roster,
+    ServerConfig,
+    read_config,
+    read_roster,
+    require_name,
+    write_roster,
+)
+from ofms.coordinator.files import (
+    AUTHORITY,
+    AUTHORITY_KEY,
+    CERTIFICATE,
+    CERTIFICATE_KEY,
+    DEVICE_FILE,
+    DEVICE_FOLDERS,
+    DEVICE_KEY,
+    SERVER,
+    DeviceFile,
+    split_address,
+)
+from ofms.core.errors import InvalidInput
+from ofms.models.dictionary import Dictionary
+from ofms.policies.protocol import require_budgets
+from ofms.runs.units import parse_budgets
+from ofms.storage.files import require_writable, write_whole
+
+_DAYS = 3650
+_LOCAL = ("localhost", "127.0.0.1")
+
+
+def make_deployment(
+    folder: Path, address: str, models: Path, *, hosts: Sequence[str] = (), interval: int = 20, rounds: int = 100_000
+) -> None:
+    """A new deployment: its `server.toml`, a certificate authority, and a certificate for the server."""
+    host, _ = split_address(address)
+    ServerConfig(address=address, models=str(models), interval=interval, rounds=rounds)
+    Dictionary.read(models)
+    names = _names(list(dict.fromkeys([host, *hosts, *_LOCAL])))
+    if (folder / SERVER).exists():
+        raise InvalidInput("deployment", folder, "it is there already; leave out --server to add devices to it")
+    require_writable(folder)
+    key, certificate = _make_authority()
+    _write_private(folder / AUTHORITY_KEY, _pem(key))
+    write_whole(folder / AUTHORITY, certificate.public_bytes(serialization.Encoding.PEM))
+    own, signed = _make_certificate(key, certificate, host, names)
+    _write_private(folder / CERTIFICATE_KEY, _pem(own))
+    write_whole(folder / CERTIFICATE, signed.public_bytes(serialization.Encoding.PEM))
+    write_roster(folder, Roster())
+    content = TEMPLATE.format(
+        address=json.dumps(address), models=json.dumps(str(models.absolute())), interval=interval, rounds=rounds
+    )
+    write_whole(folder / SERVER, content.encode())
+
+
+def add_device(folder: Path, name: str, budget: str, address: str) -> Path:
+    """A key for a new device; the folder to copy onto it."""
+    roster = read_roster(folder)
+    require_name(name)
+    parse_budgets(budget, largest=1, clients=1)
+    if any(device.name == name for device in roster.devices):
+        raise InvalidInput("device", name, "there is one of this name; a revoked one gets a new name")
+    try:
+        authority = (folder / AUTHORITY).read_bytes()
+    except OSError as error:
+        raise InvalidInput("authority", folder / AUTHORITY, f"it cannot be read ({error.strerror})") from None
+    _require_enough(folder, [*(device.budget for device in roster.devices), budget])
+    key = ec.generate_private_key(ec.SECP384R1())
+    own = folder / DEVICE_FOLDERS / name
+    require_writable(own)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    _write_private(own / DEVICE_KEY, private)
+    write_whole(own / AUTHORITY, authority)
+    write_whole(own / DEVICE_FILE, tomli_w.dumps(msgspec.to_builtins(DeviceFile(name, address, budget))).encode())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    write_whole(own / "device.pub", public + b"\n")
+    write_roster(folder, Roster([*roster.devices, DeviceEntry(name=name, budget=budget, key=public.decode())]))
+    return own
+
+
+def _require_enough(folder: Path, budgets: Sequence[str]) -> None:
+    """Refuse a budget that is too small for the dictionary, before anything is written."""
+    catalogue = Dictionary.read(folder / read_config(folder).models).catalogue()
+    largest = int(catalogue.storage.max())
+    found = np.concatenate([parse_budgets(budget, largest=largest, clients=1) for budget in budgets])
+    require_budgets(catalogue, found)
+
+
+def revoke_device(folder: Path, name: str) -> None:
+    """From now on the server has nothing to do with a device."""
+    roster = read_roster(folder)
+    for device in roster.devices:
+        if device.name == name:
+            device.revoked = True
+            write_roster(folder, roster)
+            return
+    names = ", ".join(device.name for device in roster.devices) or "none"
+    raise InvalidInput("revoke", name, f"there is no such device; there are {names}")
+
+
+def pem_of(openssh: str) -> bytes:
+    """A device's public key as Flower has it."""
+    try:
+        key = serialization.load_ssh_public_key(openssh.encode())
+    except ValueError as error:
+        raise InvalidInput("key", openssh, f"it is not a public key ({error}); see devices.toml") from None
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _make_authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ofms fleet authority")])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    builder = _builder(name, name, key).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(usage, critical=True).add_extension(identifier, critical=False)
+    return key, builder.sign(key, hashes.SHA384())
+
+
+def _make_certificate(
+    authority: ec.EllipticCurvePrivateKey, issuer: x509.Certificate, host: str, names: Sequence[x509.GeneralName]
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+    builder = _builder(subject, issuer.subject, key)
+    for extension in (
+        x509.BasicConstraints(ca=False, path_length=None),
+        x509.SubjectAlternativeName(names),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
+    ):
+        builder = builder.add_extension(extension, critical=False)
+    return key, builder.sign(authority, hashes.SHA384())
+
+
+def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    """Names and addresses for a certificate."""
+    names: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            try:
+                names.append(x509.DNSName(host))
+            except ValueError:
+                raise InvalidInput("host", host, "write it in ASCII, as a name or an address") from None
+    return names
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # Clocks of devices may be late.
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=_DAYS))
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """For its owner's eyes, from the first moment on."""
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    with open(path, "wb") as file:
+        file.write(content)

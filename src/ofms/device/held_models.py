@@ -1,0 +1,102 @@
+"""The models that a device holds: their tensors, the networks that use them, and what is computed with both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from ofms.compute.local import Tensors
+from ofms.core.errors import InvalidInput
+from ofms.core.typing import AnyArray
+from ofms.device.membership import Membership
+from ofms.policies.protocol import Adapted, tuning_window_of
+
+Sample = tuple[AnyArray, float | int]
+_log = logging.getLogger("ofms.device")
+
+
+class HeldModels:
+    """Tensors by model, in the networks of a membership."""
+
+    def __init__(self, membership: Membership, tensors: Mapping[int, Tensors] | None = None) -> None:
+        self.membership = membership
+        self.tensors: dict[int, Tensors] = {}
+        for model, each in (tensors or {}).items():
+            self.put(model, each)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.tensors)
+
+    def bytes_of(self, models: Iterable[int]) -> int:
+        """What some models take, with the copies that the policy works on."""
+        local = self.membership.policy.local
+        copies = local.copies if local is not None else 1
+        return copies * sum(int(self.membership.fleet.catalogue.storage[model]) for model in list(models))
+
+    def read(self, model: int, arrays: Mapping[str, AnyArray]) -> Tensors:
+        """A model's tensors from a letter, or a refusal where they are not that model's."""
+        if not 0 <= model < len(self.membership.fleet.catalogue):
+            raise InvalidInput("letter", f"model {model}", "there is no such model in the dictionary")
+        expected = self.membership.trainees.networks[model].state_dict()
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        for name, tensor in expected.items():
+            optional = name.endswith("num_batches_tracked")
+            if not optional and (name not in tensors or tensors[name].shape != tensor.shape):
+                raise InvalidInput("letter", f"model {model}", f"{name} is missing or of another shape")
+        return tensors
+
+    def put(self, model: int, tensors: Tensors) -> None:
+        """Keep a model's tensors, and let its network use them in place, so that predictions cost what it does."""
+        self.tensors[model] = tensors
+        network = self.membership.networks.networks[model]
+        network.load_state_dict(tensors, strict=False, assign=True)
+        network.requires_grad_(False)
+
+    def remove(self, model: int) -> None:
+        """Let go of a model and of its memory."""
+        del self.tensors[model]
+        self.membership.networks.networks[model].to("meta")
+
+    def outputs(self, model: int, x: AnyArray, past: Sequence[Sample] = ()) -> AnyArray:
+        """[n, C] outputs of a model, adapted to past samples where the policy does that and there are any."""
+        local = self.membership.policy.local
+        network: Callable[[torch.Tensor], torch.Tensor] = self.membership.networks.networks[model]
+        if isinstance(local, Adapted) and past:
+            own = self.membership.networks.adapted(
+                model, self.tensors[model], *self._batch(past), local.adaptation_rate
+            )
+            network = partial(self.membership.networks.outputs, model, own)
+        try:
+            with torch.inference_mode():
+                outputs: AnyArray = network(torch.from_numpy(x)).numpy()
+        except (RuntimeError, ValueError, IndexError) as error:
+            reason = str(error).splitlines()[0]
+            raise InvalidInput("input", list(x.shape[1:]), f"the models do not take it ({reason})") from None
+        if outputs.ndim != 2:
+            raise InvalidInput("input", list(x.shape[1:]), "the models take it for several samples; give one")
+        return outputs
+
+    def updates(self, exchange: int, tensors: Mapping[int, Tensors], samples: Sequence[Sample]) -> dict[int, Tensors]:
+        """What fine-tuning of some models comes to, before importance weighting."""
+        local = self.membership.policy.local
+        window = tuning_window_of(local, self.membership.fleet.schedule, exchange)
+        if local is None or window is None or not samples:
+            return {}
+        count = min(window.weights.size, len(samples))
+        x, y = self._batch(samples[-count:])
+        updates = {}
+        for model, before in tensors.items():
+            update = self.membership.trainees.update(model, before, x, y, window.weights[-count:], 1.0, local)
+            if all(bool(torch.isfinite(tensor).all()) for tensor in update.values()):
+                updates[model] = update
+            else:
+                _log.warning("the update of model %d in exchange %d is not finite; it is not sent", model, exchange)
+        return updates
+
+    def _batch(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
+        kind = torch.int64 if self.membership.task == "classification" else torch.float32
+        return torch.from_numpy(np.stack([x for x, _ in samples])), torch.tensor([y for _, y in samples], dtype=kind)

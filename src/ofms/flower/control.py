@@ -1,0 +1,71 @@
+"""What `flwr supernode register`, `flwr run` and `flwr ls` do, without a process for each."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import Status, SubStatus
+from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    UnregisterNodeRequest,
+)
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+from ofms.flower.app import FILES
+
+
+class Control:
+    """A SuperLink on this machine, as who runs it sees it."""
+
+    def __init__(self, host: str, port: int, authority: Path) -> None:
+        self._client = ControlHttpClient.from_server_address(
+            server_address=f"{host}:{port}",
+            insecure=False,
+            root_certificates=authority.read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def nodes(self) -> dict[bytes, int]:
+        """The ids of registered nodes, by their public keys."""
+        found = self._client.ListNodes(ListNodesRequest()).nodes_info
+        return {bytes(node.public_key).strip(): int(node.node_id) for node in found if node.status != "unregistered"}
+
+    def register(self, key: bytes, name: str) -> int:
+        """Let in the node that has the private one of a public key; its id."""
+        return int(self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name)).node_id)
+
+    def unregister(self, node: int) -> None:
+        """Let a node in no more."""
+        self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
+
+    def start(self, deployment: Path) -> int:
+        """Start the server app; the run's id."""
+        content, _ = build_fab_from_files({name: text.encode() for name, text in FILES.items()})
+        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+        config = user_config_to_proto({"deployment": str(deployment)})
+        return int(self._client.StartRun(StartRunRequest(fab=fab_to_proto(fab), override_config=config)).run_id)
+
+    def ended(self, run: int) -> str | None:
+        """How a run ended, or None while it goes on."""
+        status = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        if status.status != Status.FINISHED:
+            return None
+        return "completed" if status.sub_status == SubStatus.COMPLETED else f"{status.sub_status}: {status.details}"

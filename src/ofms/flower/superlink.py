@@ -1,0 +1,131 @@
+"""Flower's SuperLink with two things added: who controls it, and who was turned away.
+
+    python -m ofms.flower.superlink [the options of flower-superlink]
+
+The SuperLink serves nodes (`/v1/fleet`), the apps that it runs (`/v1/runtime`) and whoever starts runs and registers
+nodes (`/v1/control`) on one port, and the last of them without asking who it is. Here a request from another machine
+gets through to the fleet's part only. Nodes that are not let in get a line in the file that `OFMS_EVENTS` names.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import ssl
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import uvicorn.config
+from flwr.superlink import extensions
+from flwr.superlink.cli.flower_superlink import flower_superlink
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+
+from ofms.coordinator.events import tell
+
+_FOR_ALL = ("/v1/fleet/", "/health")
+_QUIET_SECONDS = 60.0
+_MOST_TOLD = 10_000
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_told: dict[str, float] = {}
+
+
+def turned_away(who: str, why: str) -> None:
+    """Write down who was not let in; the same one again only after a while."""
+    line = f"{who} was turned away: {why}"
+    now = time.monotonic()
+    if len(_told) > _MOST_TOLD:
+        _told.clear()
+    if now - _told.get(line, -_QUIET_SECONDS) >= _QUIET_SECONDS:
+        _told[line] = now
+        if events := os.environ.get("OFMS_EVENTS"):
+            tell(Path(events), line)
+
+
+class Gate:
+    """Refuses what is not the fleet's where it comes from another machine, and notes which nodes are not known."""
+
+    def __init__(self, app: Application) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        path, client = str(scope["path"]), scope.get("client")
+        who = client[0] if client else "somebody"
+        if not allowed(path, client, scope.get("server")):
+            turned_away(who, "it asked for what is for this machine alone")
+            await PlainTextResponse("only from the server's own machine", status_code=403)(scope, receive, send)
+            return
+
+        async def watched(event: Any) -> None:
+            if path == "/v1/fleet/activate-node" and event["type"] == "http.response.start" and event["status"] >= 400:
+                turned_away(f"a node at {who}", "it is not registered, or was here a moment ago")
+            await send(event)
+
+        await self.app(scope, receive, watched)
+
+
+def allowed(path: str, client: tuple[str, int] | None, server: tuple[str, int | None] | None = None) -> bool:
+    """Whether a path is for whom asks.
+
+    >>> allowed("/v1/fleet/pull", ("10.0.0.7", 1)), allowed("/v1/control/run", ("10.0.0.7", 1))
+    (True, False)
+    >>> allowed("/v1/control/run", ("127.0.0.1", 1)), allowed("/v1/control/run", ("::ffff:127.0.0.1", 1))
+    (True, True)
+    >>> allowed("/v1/fleet/../control/run", ("10.0.0.7", 1))
+    False
+    >>> allowed("/v1/control/run", ("10.0.0.7", 1), ("10.0.0.7", 9092))
+    True
+    """
+    if path.startswith(_FOR_ALL) and ".." not in path:
+        return True
+    if client is None:
+        return False
+    if server is not None and client[0] == server[0]:
+        return True  # From the very address that it listens on.
+    address = ipaddress.ip_address(client[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+class Handshake(ssl.SSLObject):
+    """A connection's TLS, which notes who does not speak it."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            if error.reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "HTTPS_PROXY_REQUEST"):
+                turned_away("a node", "it came without TLS")
+            raise
+
+
+def main() -> None:
+    own_middleware, own_load = extensions.get_middleware, uvicorn.config.Config.load
+
+    def load(self: uvicorn.config.Config) -> None:
+        own_load(self)
+        # Every node asks every three seconds.
+        logging.getLogger("uvicorn.access").disabled = True
+        if self.ssl is not None:
+            self.ssl.sslobject_class = Handshake
+
+    extensions.get_middleware = lambda: (Middleware(Gate), *own_middleware())
+    uvicorn.config.Config.load = load  # type: ignore[method-assign]
+    flower_superlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""From exchanges to results: metric, regret and bytes, in running sums that need no history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ofms.core.regret import ClientRegret
+from ofms.core.selection_loss import selection_loss
+from ofms.core.typing import AnyArray, Floats
+from ofms.simulator.exchange import Exchange
+
+Line = dict[str, Any]
+_SUMS = ("score", "frozen_score", "model_score", "down", "up", "most_held", "held_rounds", "predicted_share")
+
+
+class Measurement:
+    """Adds up exchanges.
+
+    Figures of all clients are running sums; what happened round by round is kept for the first `history` of them.
+    """
+
+    def __init__(self, clients: int, models: int, *, loss_bound: str, hindsight: bool, history: int = 0) -> None:
+        self.loss_bound, self.hindsight = loss_bound, hindsight
+        self.history = min(history, clients)
+        self._kept: dict[str, list[AnyArray]] = {}
+        self.rounds = 0
+        self.score = np.zeros(clients)
+        self.frozen_score = np.zeros(clients)
+        self.has_frozen = False
+        self.model_score = np.zeros((clients, models))
+        self.regret = ClientRegret.start(clients, models)
+        self.down = np.zeros(clients, dtype=np.int64)
+        self.up = np.zeros(clients, dtype=np.int64)
+        self.most_held = np.zeros(clients, dtype=np.int64)
+        self.held_rounds = np.zeros((clients, models), dtype=np.int64)
+        self.predicted_share = np.zeros((clients, models))
+
+    def add(self, exchange: Exchange) -> list[Line]:
+        """Add an exchange; one line for each of its rounds."""
+        client_losses = selection_loss(exchange.client_losses, self.loss_bound)
+        losses = selection_loss(exchange.losses, self.loss_bound)
+        traffic = exchange.traffic
+        self.down += traffic.down
+        self.up += traffic.up
+        self.most_held = np.maximum(self.most_held, traffic.held)
+        rounds = exchange.span[1] - exchange.span[0]
+        self.held_rounds += rounds * exchange.plan.held
+        self.predicted_share += rounds * exchange.plan.prediction_weights
+        lines = []
+        for step in range(rounds):
+            self.rounds += 1
+            self.score += exchange.scores[:, step]
+            if exchange.frozen_scores is not None:
+                self.has_frozen = True
+                self.frozen_score += exchange.frozen_scores[:, step]
+            if self.hindsight:
+                self.model_score += exchange.model_scores[:, step]
+                # A model that nobody holds may have stopped being finite: then it is just not the best one.
+                hindsight = np.where(np.isnan(losses[:, step]), np.inf, losses[:, step])
+                possible = np.where(exchange.expected_weights > 0, client_losses[:, step], 0.0)
+                expected = (exchange.expected_weights * possible).sum(axis=1)
+                self.regret = self.regret.add(expected, hindsight)
+            lines.append(self._line(exchange, step))
+            self._keep("score", exchange.scores[:, step])
+            if self.hindsight:
+                self._keep("regret", self.regret.value)
+        self._keep("round", np.array(exchange.span[0]))
+        self._keep("probability", exchange.expected_weights)
+        self._keep("held", exchange.plan.held)
+        self._keep("prediction_weights", exchange.plan.prediction_weights)
+        return lines
+
+    def _keep(self, name: str, values: AnyArray) -> None:
+        if self.history:
+            self._kept.setdefault(name, []).append(values[: self.history].copy() if values.ndim else values)
+
+    def first_clients(self) -> dict[str, AnyArray]:
+        """What happened to the clients whose history is kept.
+
+        [T, H] `score`, `regret`; for each exchange [U, H, K] `probability`, `held` and `prediction_weights`, and
+        [U] `round`, its first one.
+        """
+        return {name: np.stack(values) for name, values in self._kept.items()}
+
+    def _line(self, exchange: Exchange, step: int) -> Line:
+        running = self.score / self.rounds
+        first = step == 0
+        line: Line = {
+            "round": self.rounds,
+            "exchange": exchange.index,
+            "mean": float(running.mean()),
+            "std": float(running.std()),
+            "score": float(exchange.scores[:, step].mean()),
+        }
+        if self.hindsight:
+            regret = self.regret.value
+            low, middle, high = np.quantile(regret, [0.1, 0.5, 0.9]).tolist()
+            line |= {
+                "regret": float(regret.mean()),
+                "regret_std": float(regret.std()),
+                "regret_quantiles": [low, middle, high],
+            }
+        if self.has_frozen:
+            line["frozen"] = float(self.frozen_score.mean() / self.rounds)
+        return line | {
+            "down": int(exchange.traffic.down.sum()) if first else 0,
+            "up": int(exchange.traffic.up.sum()) if first else 0,
+            "held": float(exchange.traffic.held.mean()),
+            "groups": exchange.grants.groups,
+        }
+
+    def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+        """The sums so far, as arrays and values."""
+        arrays = {name: getattr(self, name) for name in _SUMS}
+        arrays |= {"incurred": self.regret.incurred, "hindsight": self.regret.hindsight}
+        kept = {f"kept.{name}": np.stack(values) for name, values in self._kept.items()}
+        return arrays | kept, {"rounds": self.rounds, "has_frozen": self.has_frozen}
+
+    def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
+        """Go on from what was taken apart."""
+        for name in _SUMS:
+            if arrays[name].shape != getattr(self, name).shape:
+                raise ValueError(f"{name} is of {list(arrays[name].shape)}")
+            setattr(self, name, arrays[name])
+        self.regret = ClientRegret(arrays["incurred"], arrays["hindsight"])
+        self._kept = {
+            name.removeprefix("kept."): list(array) for name, array in arrays.items() if name.startswith("kept.")
+        }
+        self.rounds, self.has_frozen = int(values["rounds"]), bool(values["has_frozen"])
+
+    def per_client(self) -> dict[str, AnyArray]:
+        """Arrays with a leading client axis."""
+        arrays: dict[str, AnyArray] = {
+            "score": self.score / self.rounds,
+            "down": self.down,
+            "up": self.up,
+            "most_held": self.most_held,
+            "held_share": self.held_rounds / self.rounds,
+            "prediction_share": self.predicted_share / self.rounds,
+        }
+        if self.has_frozen:
+            arrays["frozen_score"] = self.frozen_score / self.rounds
+        if self.hindsight:
+            arrays["regret"] = self.regret.value
+            arrays["model_score"] = self.model_score / self.rounds
+        return arrays
+
+
+def best_score(model_scores: Floats, metric: str) -> Floats:
+    """[N] the score of each client's best single model of the run, in the table's own metric."""
+    best: Floats = model_scores.max(axis=1) if metric == "accuracy" else model_scores.min(axis=1)
+    return best

@@ -1,0 +1,1 @@
+"""Whole files, locks, archives, and the envelope of messages."""

@@ -1,0 +1,228 @@
+"""The real thing: SuperLink and SuperNode processes on loopback, with TLS and keys. Nothing is mocked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ofms.coordinator.deployment import Deployment, Roster, read_roster, write_roster
+from ofms.coordinator.keys import add_device, revoke_device
+from ofms.coordinator.persistence import PersistentCoordinator
+from ofms.coordinator.status import read_status
+from ofms.device.device import Device
+from ofms.flower.processes import Process, descendants, free_port
+from ofms.storage.envelope import Envelope, decode
+from tests.coordinator.test_coordinator import tampered, without_deltas
+from tests.flower.deployed import INTERVAL, Deployed, Liar, Program, see
+
+
+def processes_of(folder: Path) -> list[str]:
+    """The command lines of running processes that name a folder, but for this one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(folder) in line and int(path.parent.name) != os.getpid():
+                found.append(line)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert processes_of(tmp_path) == []
+
+
+def test_a_deployment_does_what_the_simulator_does(tmp_path: Path) -> None:
+    with Deployed(tmp_path, clients=2, exchanges=3) as deployed:
+        for client in range(2):
+            deployed.start_node(client)
+            deployed.start_player(client)
+        deployed.finish()
+    sent = deployed.assert_simulated([0, 1])
+    status = read_status(deployed.fleet)
+    assert (status["exchange"], status["finished"], status["refusals"]) == (3, True, [])
+    everything = sum(
+        int(plan.held[0] @ deployed.dictionary.catalogue().storage)
+        for player in deployed.players.values()
+        for plan in player.plans
+    )
+    letters = 2 * (1 + 3)
+    assert sent < everything, "some of what is held was there already in its version"
+    assert sent <= status["bytes_down"] <= sent + letters * 2048, "and that was not sent again"
+    for device, budget in zip(status["devices"], deployed.budgets.tolist(), strict=True):
+        assert device["held_bytes"] <= device["budget"] == budget
+        assert (device["exchanges"], device["missed"]) == (3, 0)
+
+
+def kill_supernode(node: Process) -> None:
+    """Kill Flower's process under `ofms deploy device`, which starts it again."""
+    (pid,) = (pid for pid in descendants(node.pid) if b"flower-supernode" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_whatever_is_killed_comes_back_and_nothing_is_different(tmp_path: Path) -> None:
+    """A SuperNode, a device and the server, each killed with -9 in mid-exchange: the simulator's result comes out."""
+    with Deployed(tmp_path, clients=3, exchanges=5) as deployed:
+        for client in range(3):
+            deployed.start_node(client)
+        players = [deployed.start_player(client) for client in range(2)]
+        program = Program(deployed, 2)
+        try:
+            holding = {1: "SuperNode", 3: "server"}
+            reached: dict[int, bool] = {}
+
+            def hold(exchange: int) -> None:
+                # Labels wait, so that the exchange is open while something is killed.
+                if exchange in holding:
+                    reached[exchange] = True
+                    while exchange in holding and not players[0].stopping.is_set():
+                        time.sleep(0.05)
+
+            players[0].before = hold
+            deployed.wait(lambda: 1 in reached)
+            kill_supernode(deployed.nodes[0])
+            del holding[1]
+            deployed.wait(lambda: program.steps() > 2 * INTERVAL)
+            program.kill()
+            program = Program(deployed, 2)
+            deployed.wait(lambda: 3 in reached)
+            deployed.server.kill()
+            deployed.server = deployed.start_server()
+            del holding[3]
+            deployed.finish()
+        finally:
+            program.kill()
+    deployed.assert_simulated([0, 1])
+    status = read_status(deployed.fleet)
+    assert [device["missed"] for device in status["devices"]] == [0, 0, 0]
+    assert "the server goes on with exchange 3" in deployed.events()
+    assert "did not answer" in deployed.events()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_updates_that_must_not_count_change_nothing_and_end_nothing(tmp_path: Path) -> None:
+    """Over the network: NaN, a wrong shape, a stale version, an unknown model; last, a letter that came before."""
+    kinds = ["not finite", "a wrong shape", "a stale version", "an unknown model", "too large"]
+    exchanges = len(kinds) + 1
+    with Deployed(tmp_path, clients=2, exchanges=exchanges, bandwidth="200%") as deployed:
+        for client in range(2):
+            deployed.start_node(client)
+        deployed.start_player(0)
+        liar = Liar(deployed, 1)
+        told: list[Envelope] = []
+        try:
+            liar.answer(deployed, lambda letter: letter)
+            for kind in kinds:
+                liar.answer(deployed, lambda letter, kind=kind: told.append(letter) or spoil(letter, kind))  # type: ignore[func-returns-value]
+            # Under the name of the next one, so that it is carried at all.
+            liar.answer(deployed, lambda letter: told[-1])
+            deployed.finish()
+        finally:
+            liar.device.close()
+    # The same fleet without a network, in which the liar never fine-tunes.
+    honest = PersistentCoordinator(Deployment(deployed.fleet), look_only=True).deployment.coordinator()
+    honest.deployment = "honest"
+    devices = [
+        Device(tmp_path / f"honest-{client}", budget=int(deployed.budgets[client]), mail=False) for client in (0, 1)
+    ]
+    for client, device in enumerate(devices):
+        device.receive(honest.welcome(client))
+    for exchange in range(exchanges + 1):
+        letters = [decode(device.collect() or b"") for device in devices]
+        assert honest.receive(0, letters[0]) == []
+        honest.receive(1, without_deltas(letters[1]) if exchange else letters[1])
+        if exchange:
+            honest.close()
+        if exchange < exchanges:
+            for client, grant in honest.open().items():
+                devices[client].receive(grant)
+                see(devices[client], deployed.stream.x[client], deployed.stream.y[client])
+    for device in devices:
+        device.close()
+    refusals = "\n".join(read_status(deployed.fleet)["refusals"])
+    expected = ["is not finite", "is [2, 2, 2], not", "of version", "unknown; the", "its norm is", "is asked for now"]
+    for line in expected:
+        assert line in refusals
+    assert refusals.count("device-1 (node ") == refusals.count("\n") + 1, "each with its node, none of the honest one"
+    for mine, theirs in zip(deployed.parameters(), honest.tensors, strict=True):
+        for name in mine:
+            assert mine[name].numpy() == pytest.approx(theirs[name].numpy(), abs=1e-6)
+
+
+def spoil(letter: Envelope, kind: str) -> Envelope:
+    """Every update of a letter, spoilt in one way."""
+    if kind != "a wrong shape":
+        return tampered(letter)[kind][0]
+    arrays = {
+        key: np.zeros((2, 2, 2), np.float32) if key.startswith("delta.") else array
+        for key, array in letter.arrays.items()
+    }
+    return Envelope(letter.kind, letter.values, arrays)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_strangers_are_turned_away_and_the_rest_goes_on(tmp_path: Path) -> None:
+    """A node whose key is not registered, one without TLS, one that is revoked, and requests to start a run."""
+    with Deployed(tmp_path, clients=3, exchanges=3, deadline=60) as deployed:
+        add_device(deployed.fleet, "device-9", "5", f"127.0.0.1:{deployed.server.port}")
+        write_roster(deployed.fleet, Roster(read_roster(deployed.fleet).devices[:3]))
+        deployed.budgets = np.append(deployed.budgets, [1] * 7)
+        stranger = deployed.start_node(9)
+        plain = [str(Path(sys.executable).parent / "flower-supernode"), "--insecure", "--port", str(free_port())]
+        plain += ["--superlink", f"127.0.0.1:{deployed.server.port}"]
+        bare = Process(plain, tmp_path / "bare", tmp_path / "bare.log")
+        try:
+            deployed.wait(lambda: "not registered" in deployed.events() and "without TLS" in deployed.events())
+        finally:
+            bare.stop()
+            stranger.stop()
+        for client in range(3):
+            deployed.start_node(client)
+            deployed.start_player(client)
+        deployed.wait(lambda: "exchange 0:" in deployed.events())
+        revoke_device(deployed.fleet, "device-2")
+        deployed.finish()
+    events = deployed.events()
+    assert "device-2 (node " in events
+    assert "is revoked" in events
+    status = read_status(deployed.fleet)
+    assert status["exchange"] == 3
+    assert [device["last_exchange"] for device in status["devices"][:2]] == [2, 2]
+    assert status["devices"][2]["last_exchange"] < 2
+    assert status["devices"][2]["revoked"]
+    assert len(status["devices"]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_demo_leaves_nothing_behind_when_it_is_interrupted(number: int, tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ofms", "deploy", "demo"], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "devices join" in line:
+            break
+    time.sleep(5)
+    process.send_signal(number)
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 1
+    assert "interrupted" in said
+    assert "Traceback" not in said
+    assert list(tmp_path.glob("ofms-demo-*")) == []
