@@ -12,7 +12,7 @@ from torch.func import functional_call
 from ofms.compute.tasks import sample_losses
 from ofms.core.typing import Floats
 from ofms.models.dictionary import Task
-from ofms.policies.protocol import Adapted, GradientStep, LocalUpdate
+from ofms.policies.local_updates import Adapted, GradientStep, LocalUpdate
 
 Tensors = dict[str, torch.Tensor]
 
@@ -46,7 +46,7 @@ class LocalNetworks:
         """The update of a model to upload: a weighted gradient step, or the weighted local training."""
         start = self._start(model, tensors)
         if isinstance(local, GradientStep):
-            slopes = self._gradient(model, tensors, start, x, y, torch.from_numpy(update_weight * weights).to(x.dtype))
+            slopes = self._gradient(model, tensors, start, x, y, torch.from_numpy(update_weight * weights).to(x))
             return {name: -local.rate * slope for name, slope in slopes.items()}
         current = start
         for _ in range(local.epochs):

@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 
 from ofms.compute.tasks import sample_losses
 from ofms.models.dictionary import Task
-from ofms.policies.protocol import Adapted, Epochs
+from ofms.policies.local_updates import Adapted, Epochs
 
 Tensors = dict[str, torch.Tensor]
 

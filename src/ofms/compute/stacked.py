@@ -58,7 +58,7 @@ class Stack:
 
     def some(self, positions: list[int]) -> Stack:
         """A stack of some of the models, with parameters of its own."""
-        index = torch.tensor(positions)
+        index = torch.tensor(positions, device=self.layers[0].weight.device)
         layers = [
             replace(layer, weight=layer.weight.index_select(0, index), bias=layer.bias.index_select(0, index))
             for layer in self.layers
@@ -110,7 +110,8 @@ class Workspace:
     It belongs to one thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._buffers: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
 
     def tensor(self, kind: str, number: int, like: torch.Tensor) -> torch.Tensor:
@@ -122,7 +123,7 @@ class Workspace:
         size = math.prod(shape)
         buffer = self._buffers.get((kind, number, dtype))
         if buffer is None or buffer.numel() < size:
-            buffer = self._buffers[kind, number, dtype] = torch.empty(size, dtype=dtype)
+            buffer = self._buffers[kind, number, dtype] = torch.empty(size, dtype=dtype, device=self.device)
         return buffer[:size].view(*shape)
 
 

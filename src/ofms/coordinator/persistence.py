@@ -273,8 +273,6 @@ class PersistentCoordinator:
             coordinator.deployment, coordinator.exchange = str(values["deployment"]), int(values["exchange"])
             coordinator.frozen = bool(values["frozen"])
             kept = dict(values["state"])
-            if "state.bandwidth" in kept:
-                kept["state.bandwidth"] = coordinator.fleet.bandwidth
             coordinator.state = unflatten(coordinator.state, dict(letter.arrays), kept, "state.")
             for client in values["requests"]:
                 arrays = letter.part(f"request.{client}") | {"exchange": np.asarray(coordinator.exchange)}

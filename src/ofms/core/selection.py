@@ -63,6 +63,16 @@ def draw_cluster(clusters: Integers, uniform: Floats) -> Integers:
     return np.minimum(drawn, clusters - 1)
 
 
+def one_hot(chosen: Integers, models: int) -> Floats:
+    """[N, K] all weight on the chosen model.
+
+    >>> one_hot(np.array([1, 0]), 2).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    weights: Floats = (np.arange(models) == chosen[:, None]).astype(np.float64)
+    return weights
+
+
 def held_set(table: PartitionTable, chosen: Integers, drawn_cluster: Integers) -> Flags:
     """S = {I} ∪ D_J: the chosen model and its cluster (alg:6, step 8), as [N, K] flags.
 
@@ -115,8 +125,7 @@ def draw_sets(
 ) -> DrawnSets:
     """Draw a model and a cluster for every client (alg:6, steps 5 to 8).
 
-    Clients go through in blocks that stay in the cache, so that a client of a million costs what one of a few
-    thousand does.
+    Clients are processed in blocks that stay in the cache, so that the cost per client does not grow with N.
     """
     clients, models = cumulative_losses.shape
     drawn = DrawnSets(
