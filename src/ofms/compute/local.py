@@ -1,4 +1,4 @@
-"""One client's networks with parameters of its own: outputs, ordinary local training, updates to upload."""
+"""One client's networks: outputs, ordinary local training, updates to upload."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LocalNetworks:
         update_weight: float,
         local: LocalUpdate,
     ) -> Tensors:
-        """The update of a model to upload: a weighted gradient step, or the weighted local training."""
+        """The update of a model to upload: a weighted gradient step, or the weighted result of local training."""
         start = self._start(model, tensors)
         if isinstance(local, GradientStep):
             slopes = self._gradient(model, tensors, start, x, y, torch.from_numpy(update_weight * weights).to(x))

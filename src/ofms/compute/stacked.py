@@ -1,7 +1,7 @@
-"""Fully connected networks of one architecture as one batched product a layer.
+"""Fully connected networks of one architecture as one batched product per layer.
 
-With twenty small networks, launching kernels and recording them for automatic differentiation takes longer than
-computing. Stacked, a layer of all of them is one kernel, and the backward pass is written out.
+With twenty small networks, launching kernels and recording them for automatic differentiation takes longer than the
+arithmetic. Stacked, a layer of all of them is one kernel, and the backward pass is written out.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _weight_gradients(slope: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
 
 
 class Workspace:
-    """Memory for what lies between layers, used again by the next call: fresh pages cost more than filling them.
+    """Memory for activations and slopes, reused by the next call: allocating pages costs more than filling them.
 
     It belongs to one thread.
     """
@@ -115,11 +115,11 @@ class Workspace:
         self._buffers: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
 
     def tensor(self, kind: str, number: int, like: torch.Tensor) -> torch.Tensor:
-        """A tensor of the shape and type of `like`, with any content."""
+        """An uninitialised tensor of the shape and type of `like`."""
         return self.shaped(kind, number, like.shape, like.dtype)
 
     def shaped(self, kind: str, number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of some shape and type, with any content."""
+        """An uninitialised tensor."""
         size = math.prod(shape)
         buffer = self._buffers.get((kind, number, dtype))
         if buffer is None or buffer.numel() < size:
@@ -128,7 +128,7 @@ class Workspace:
 
 
 def _forward(layers: list[Layer], inputs: torch.Tensor, workspace: Workspace) -> list[torch.Tensor]:
-    """The inputs and what each layer makes of them; the last is the caller's, the others are the workspace's."""
+    """The inputs and the outputs of each layer; the last is the caller's, the others are the workspace's."""
     activations = [inputs]
     for depth, layer in enumerate(layers):
         weight = layer.weight.transpose(1, 2)

@@ -1,8 +1,8 @@
-"""What a client does in a round: choose a model, hold a set, estimate the losses, learn.
+"""The steps of a client in a round: choose a model, hold a set, estimate the losses, learn.
 
-Weights z are kept as cumulative estimated losses, z_k = exp(-η Λ_k), so that nothing under- or overflows.
-All functions take a leading client axis; a device is the case N = 1. Sums over models run in the order of the
-models, so that a client's numbers do not depend on who else is in the array.
+Weights z are stored as cumulative loss estimates, z_k = exp(-η Λ_k), so that nothing under- or overflows. All functions
+take a leading client axis; a device is the case N = 1. Sums over models run in the order of the models, so that a
+client's numbers do not depend on the other clients in the array.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def probabilities(cumulative_losses: Floats, learning_rate: Floats) -> Floats:
 
 
 def draw_model(pmf: Floats, uniform: Floats) -> Integers:
-    """The index drawn from each row by inverse CDF; never one of probability zero.
+    """The index drawn from each row by inverse CDF; never one of probability 0.
 
     >>> draw_model(np.array([[0.5, 0.0, 0.5]] * 3), np.array([0.0, 0.5, 0.999999])).tolist()
     [0, 2, 2]
@@ -54,7 +54,7 @@ def draw_model(pmf: Floats, uniform: Floats) -> Integers:
 
 
 def draw_cluster(clusters: Integers, uniform: Floats) -> Integers:
-    """One of the m clusters, each as likely as the others: min(⌊u·m⌋, m - 1).
+    """One of the m clusters, uniformly: min(⌊u·m⌋, m - 1).
 
     >>> draw_cluster(np.array([4, 4, 1]), np.array([0.0, 0.99, 0.7])).tolist()
     [0, 3, 0]

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a live view in a terminal, plain lines elsewhere."""
+"""Progress of a run: a live view in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 class Progress:
     """Progress and time left, the metric, regret, memory and bytes so far.
 
-    In a terminal two lines are drawn over and over; elsewhere a line comes every ten seconds and at the end.
+    In a terminal two lines are redrawn; elsewhere a line is printed every ten seconds and at the end.
     """
 
     def __init__(self, name: str, metric: str, rounds: int, *, before: Sequence[Mapping[str, Any]]) -> None:
