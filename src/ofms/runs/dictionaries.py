@@ -16,7 +16,8 @@ from ofms.data.stream import Task
 from ofms.models.dictionary import INDEX, Dictionary
 from ofms.models.pretrain import Recipe, pretrain
 from ofms.runs.config import Experiment, RunConfig
-from ofms.storage.files import FolderLock, require_writable
+from ofms.storage.files import require_writable
+from ofms.storage.locks import FolderLock
 
 
 def task_of(experiment: Experiment) -> Task:

@@ -14,7 +14,8 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.runs.config import RunConfig, load_run
-from ofms.storage.files import FolderLock, require_writable, write_whole
+from ofms.storage.files import require_writable, write_whole
+from ofms.storage.locks import FolderLock
 
 CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
 HISTORY, SUMMARY = "history.npz", "summary.json"
