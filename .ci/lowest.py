@@ -1,23 +1,21 @@
-"""Print the lowest versions that pyproject.toml allows, as constraints for pip."""
+"""Print the lowest versions that pyproject.toml allows, as constraints for pip: `lowest.py EXTRA...`."""
 
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 # Only this version has a CPU build wherever CI runs, so PyTorch's lower bound is not tried.
 PINNED = {"torch": "2.13.0"}
-# Tools of development, not of users.
-LEFT_OUT = {"dev", "bench"}
 
 
-def main() -> None:
+def main(extras: list[str]) -> None:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     requirements = list(project["dependencies"])
-    for extra, more in project["optional-dependencies"].items():
-        if extra not in LEFT_OUT:
-            requirements += more
+    for extra in extras:
+        requirements += project["optional-dependencies"][extra]
     for requirement in requirements:
         parts = re.fullmatch(r"([A-Za-z0-9._-]+)(>=|==)([0-9.]+)", requirement)
         if parts is None:
@@ -26,4 +24,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
