@@ -27,7 +27,8 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Requests
 from ofms.core.states import flatten, unflatten
 from ofms.storage.envelope import Envelope, decode, encode
-from ofms.storage.files import FolderLock, require_writable, write_whole
+from ofms.storage.files import require_writable, write_whole
+from ofms.storage.locks import FolderLock
 
 _CHECKPOINT = "checkpoint.safetensors"
 _REFUSALS_SHOWN = 100

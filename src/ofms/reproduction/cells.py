@@ -25,7 +25,8 @@ from ofms.runs.folder import CONFIG, SUMMARY, unfinished_run
 from ofms.runs.interrupt import RunInterrupted
 from ofms.simulator.api import resolve_experiment, simulate
 from ofms.simulator.result import Result
-from ofms.storage.files import is_locked, require_writable, write_whole
+from ofms.storage.files import require_writable, write_whole
+from ofms.storage.locks import is_locked
 
 
 @dataclass(frozen=True)

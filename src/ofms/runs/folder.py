@@ -13,7 +13,8 @@ import numpy as np
 
 from ofms.core.errors import InvalidInput
 from ofms.runs.config import RunConfig, load_run
-from ofms.storage.files import FolderLock, require_writable, write_whole
+from ofms.storage.files import require_writable, write_whole
+from ofms.storage.locks import FolderLock
 
 if TYPE_CHECKING:
     from ofms.simulator.result import Result
