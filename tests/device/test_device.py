@@ -166,6 +166,37 @@ def test_a_label_costs_no_more_than_its_policy_learns_from(
     device.close()
 
 
+def test_a_class_label_costs_the_observed_models_that_did_not_predict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    architectures = {f"net{index}": ("mlp", {"inputs": 2, "hidden": [4], "outputs": 3}) for index in range(4)}
+    modules = {name: build_module(*each) for name, each in architectures.items()}
+    dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
+    budget = 3 * int(dictionary.catalogue().storage.max())
+    coordinator = Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
+    evaluated, outputs = [], HeldModels.outputs
+
+    def counted(held_models: HeldModels, model: int, *rest: Any) -> Any:
+        evaluated.append(model)
+        return outputs(held_models, model, *rest)
+
+    monkeypatch.setattr(HeldModels, "outputs", counted)
+    with Device(tmp_path / "store", budget=budget, mail=False) as device:
+        device.receive(coordinator.welcome(0))
+        device.receive(coordinator.run_exchange({0: device.collect() or b""})[0])
+        answers = [device.predict(np.zeros(2)) for _ in range(2)]
+        predicting, others = device.predicting, [each for each in device.holding if each not in device.predicting]
+        assert others
+        assert evaluated == 2 * predicting
+        evaluated.clear()
+        assert device.feedback(answers[0].id, 2)
+        assert evaluated == others
+    with Device(tmp_path / "store", budget=budget, mail=False) as again:
+        evaluated.clear()
+        assert again.feedback(answers[1].id, 1)
+        assert sorted(evaluated) == again.holding, "after a crash, outputs are computed once more"
+
+
 def test_what_waits_is_bounded_and_what_falls_out_is_counted(device: Device) -> None:
     device.most_waiting = 3
     for _ in range(5):

@@ -19,7 +19,7 @@ from ofms.device.device import Device
 from ofms.device.mailbox import Mailbox
 from ofms.flower import client_app
 from ofms.flower.records import from_record, to_record
-from ofms.storage.envelope import decode
+from ofms.storage.envelope import Envelope, decode, encode
 from tests.devices import problem
 
 ROUNDS, INTERVAL = 8, 2
@@ -152,3 +152,35 @@ def test_a_message_of_another_protocol_is_answered_with_the_reason(
     assert answer.values["reason"] == "message = protocol 7: this is protocol 2; upgrade the older side"
     assert "protocol 7" in caplog.text
     assert not list(tmp_path.iterdir()), "nothing reached the device"
+
+
+def carried(content: bytes, kind: str, store: Path, wait: float) -> Envelope:
+    """The answer that the client app brings for a message."""
+    message = Message(to_record(content, wait=wait), metadata=Metadata(1, "a", 2, 1, "", "0", time.time(), 60.0, kind))
+    context = Context(1, 1, {"store": str(store)}, RecordDict(), {})
+    return decode(from_record(client_app.app(message, context).content)[0])
+
+
+def test_an_answer_to_another_grant_is_not_carried(tmp_path: Path) -> None:
+    """What is in the outbox answers the exchange as it was opened before; the device has to answer this opening."""
+    coordinator, budget, x, y = coordinator_of_one()
+    mailbox = Mailbox(tmp_path)
+    with Device(tmp_path, budget=budget, mail=False) as device:
+        device.receive(coordinator.welcome(0))
+        coordinator.receive(0, decode(device.collect() or b""))
+        grant = coordinator.open()[0]
+        device.receive(grant)
+        for step in range(INTERVAL):
+            device.feedback(device.predict(x[step]).id, float(y[step]))
+        mailbox.send(1, device.collect() or b"")
+        assert carried(grant, "train.exchange", tmp_path, 0.0).kind == "request"
+        values = decode(grant).values | {"opening": "another"}
+        again = encode(Envelope("grant", values, decode(grant).arrays))
+        assert carried(again, "train.exchange", tmp_path, 0.2).kind == "nothing"
+        device.receive(again)
+        mailbox.send(1, device.collect() or b"")
+        answer = carried(again, "train.exchange", tmp_path, 0.0)
+        assert (answer.kind, answer.values["opening"], answer.part("report")) == ("request", "another", {})
+        welcome = decode(coordinator.welcome(0))
+        other = encode(Envelope("welcome", welcome.values | {"deployment": "other"}))
+        assert carried(other, "query.join", tmp_path, 0.0).kind == "nothing"

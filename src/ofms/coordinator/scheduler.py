@@ -169,7 +169,7 @@ class Scheduler:
         if envelope.kind == "refusal":
             self._log(sent.client, f"did not take its message: {envelope.values.get('reason')}")
         elif envelope.kind != "nothing" and requested != self.coordinator.next_exchange:
-            self._log(sent.client, f"came too late for {requested - 1}")
+            self._log(sent.client, f"answered exchange {sent.exchange} too late")
         elif envelope.kind != "nothing":
             self.persistence.receive(sent.client, envelope)
 
