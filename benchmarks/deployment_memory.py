@@ -84,7 +84,7 @@ def main() -> int:
         for client in range(CLIENTS):
             add_device(fleet, f"device-{client}", "5", address)
         with contextlib.ExitStack() as stack:
-            server = stack.enter_context(Supervisor(fleet, tell=lambda line: None))
+            server = stack.enter_context(Supervisor(fleet, echo=lambda line: None))
             pids = [server.pid]
             for client in range(CLIENTS):
                 store = folder / f"store-{client}"
@@ -95,7 +95,7 @@ def main() -> int:
                 stack.callback(program.wait)
                 stack.callback(program.kill)
                 pids += [node.pid, program.pid]
-            while server.look() is None:
+            while server.poll() is None:
                 for pid in {each for root in pids for each in (root, *descendants(root))}:
                     with contextlib.suppress(OSError, StopIteration):
                         if kind := name_of(pid):

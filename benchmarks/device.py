@@ -38,8 +38,8 @@ def main() -> int:
     bare, own = [], []
     with tempfile.TemporaryDirectory() as folder, ofms.Device(Path(folder), budget=budget, mail=False) as device:
         device.receive(coordinator.welcome(0))
-        letter = device.collect()
-        device.receive(coordinator.run_exchange({0: letter or b""})[0])
+        request = device.collect()
+        device.receive(coordinator.run_exchange({0: request or b""})[0])
         network = modules["net0"]
         for _ in range(TURNS):
             began = time.perf_counter()

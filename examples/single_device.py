@@ -2,7 +2,7 @@
 
     python examples/single_device.py
 
-A fleet of one, with the server's side in the same program; letters are bytes, and how they travel is up to you. The
+A fleet of one, with the server's side in the same program; messages are bytes, and how they travel is up to you. The
 store is a folder: kill the program at any time, run it again, and the device goes on where it was.
 """
 
@@ -58,9 +58,9 @@ def main() -> None:
     with ofms.Device(STORE, budget=budget, mail=False) as device:
         device.receive(coordinator.welcome(client=0))
         for _ in range(ROUNDS):
-            letter = device.collect()
-            if letter is not None:  # The exchange is over: report, and ask for the next models.
-                device.receive(coordinator.run_exchange({0: letter})[0])
+            message = device.collect()
+            if message is not None:  # The exchange is over: report, and ask for the next models.
+                device.receive(coordinator.run_exchange({0: message})[0])
             x = random.random(2)
             answer = device.predict(x)  # At once, with the models at hand.
             y = 0.8 * x[0] + 0.2 * x[1]  # Later, or never, the label comes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from ofms.data.stream import Stream
 from ofms.device.device import Device
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
+from ofms.storage.envelope import Envelope, encode
+from ofms.storage.tensors import encode_tensors
+from tests.policy_settings import SETTINGS
 from tests.problems import regression_problem
-from tests.simulator.test_agreement import SETTINGS
 
 CLIENTS, ROUNDS = 3, 12
 
@@ -43,7 +46,7 @@ def open_devices(folder: Path, dictionary: Dictionary) -> list[Device]:
     ]
 
 
-def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: Any) -> Coordinator:
+def coordinator_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: Any) -> Coordinator:
     budgets = budgets_for(dictionary)
     return Coordinator(
         dictionary,
@@ -60,7 +63,7 @@ def hub_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: 
 def granted_device(folder: Path, policy: str) -> tuple[Device, Coordinator]:
     """The first device of the fleet in its first exchange, which has four samples, and its coordinator."""
     dictionary, _ = problem()
-    coordinator = hub_for(dictionary, policy, interval=4)
+    coordinator = coordinator_for(dictionary, policy, interval=4)
     devices = open_devices(folder, dictionary)
     for client, each in enumerate(devices):
         each.receive(coordinator.welcome(client))
@@ -77,3 +80,22 @@ def grant_arrays(held: np.ndarray) -> dict[str, np.ndarray]:
     nobody, first = np.array([False]), np.array([0])
     arrays = {"held": held, "sent": held, "client": first, "version": np.zeros(6, np.int64), "uploads": nobody}
     return {f"grant.{name}": array for name, array in arrays.items()}
+
+
+def model_array(tensors: Mapping[str, torch.Tensor]) -> np.ndarray:
+    """Tensors as a grant carries them."""
+    return np.frombuffer(encode_tensors(tensors), dtype=np.uint8)
+
+
+def grant_of(coordinator: Coordinator, models: list[int], exchange: int = 1) -> bytes:
+    """A grant to client 0 that sends some models, whoever asked for them."""
+    held = np.zeros((1, 6), dtype=np.bool_)
+    held[0, models] = True
+    arrays = grant_arrays(held) | {f"model.{model}": model_array(coordinator.tensors[model]) for model in models}
+    return encode(Envelope("grant", grant_values(coordinator, exchange), arrays))
+
+
+def grant_values(coordinator: Coordinator, exchange: int = 1) -> dict[str, Any]:
+    """The values of a grant."""
+    own = {"deployment": coordinator.deployment, "revision": coordinator.fleet.catalogue.revision}
+    return own | {"exchange": exchange, "groups": 1, "opening": "an opening"}

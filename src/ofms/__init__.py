@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ofms.core.version import __version__
 
 if TYPE_CHECKING:
-    from ofms.core.errors import InvalidInput, NotFinite, NotReady
+    from ofms.core.errors import InvalidInput, NotFinite
     from ofms.data.stream import Stream
     from ofms.device.device import Device, Prediction
+    from ofms.device.errors import NotReady
     from ofms.models.dictionary import Dictionary
     from ofms.simulator.api import simulate
     from ofms.simulator.result import Result
@@ -38,7 +39,7 @@ _HOMES = {
     "Dictionary": "ofms.models.dictionary",
     "InvalidInput": "ofms.core.errors",
     "NotFinite": "ofms.core.errors",
-    "NotReady": "ofms.core.errors",
+    "NotReady": "ofms.device.errors",
     "Prediction": "ofms.device.device",
     "Result": "ofms.simulator.result",
     "Stream": "ofms.data.stream",

@@ -400,7 +400,8 @@ def main() -> None:
 
 
 def _main(arguments: list[str]) -> int:
-    from ofms.core.errors import InvalidInput, NotFinite, ProcessEnded
+    from ofms.core.errors import InvalidInput, NotFinite
+    from ofms.flower.errors import ProcessEnded
 
     # A user's own factories lie where the user is, as for `python -m`.
     if "" not in sys.path:

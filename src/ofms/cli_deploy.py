@@ -105,7 +105,7 @@ def server(folder: Path, listen: str | None) -> None:
     from ofms.flower.supervisor import Supervisor
 
     _interrupt_when_terminated()
-    with Supervisor(folder, listen=listen, tell=click.echo) as supervisor:
+    with Supervisor(folder, listen=listen, echo=click.echo) as supervisor:
         click.echo(f"listening on {supervisor.listen}:{supervisor.port}; Ctrl-C stops, the same command goes on")
         supervisor.run()
 
@@ -143,7 +143,7 @@ def status(folder: Path, as_json: bool) -> None:
 @click.option("--off", is_flag=True, help="Fine-tune again.")
 def freeze(folder: Path, off: bool) -> None:
     """Go on selecting models, but do not fine-tune them."""
-    from ofms.coordinator.persistence import Command
+    from ofms.coordinator.commands import Command
 
     _give(folder, Command("thaw" if off else "freeze"))
 
@@ -153,7 +153,7 @@ def freeze(folder: Path, off: bool) -> None:
 @click.option("--to", type=int, metavar="E", help="The exchange before which the dictionary was as it should be.")
 def rollback(folder: Path, to: int | None) -> None:
     """Go back to the dictionary as it was before an exchange; without --to, say which there are."""
-    from ofms.coordinator.persistence import Command
+    from ofms.coordinator.commands import Command
     from ofms.coordinator.status import read_status
     from ofms.core.errors import InvalidInput
 
@@ -174,9 +174,9 @@ def export(folder: Path, out: Path) -> None:
     from ofms.coordinator.deployment import Deployment
     from ofms.coordinator.persistence import PersistentCoordinator
 
-    keeper = PersistentCoordinator(Deployment(folder), look_only=True)
-    keeper.write_dictionary(out)
-    click.echo(f"{out}: the dictionary after {keeper.coordinator.exchange} exchanges")
+    server = PersistentCoordinator(Deployment(folder), read_only=True)
+    server.write_dictionary(out)
+    click.echo(f"{out}: the dictionary after {server.coordinator.exchange} exchanges")
 
 
 @deploy.command()
@@ -189,8 +189,8 @@ def demo() -> None:
 
 
 def _give(folder: Path, command: Any) -> None:
+    from ofms.coordinator.commands import give_command
     from ofms.coordinator.deployment import read_config
-    from ofms.coordinator.persistence import give_command
 
     read_config(folder)
     give_command(folder, command)
@@ -198,7 +198,7 @@ def _give(folder: Path, command: Any) -> None:
 
 
 def _interrupt_when_terminated() -> None:
-    """A keeper manager's way to say Ctrl-C."""
+    """Treat SIGTERM, which service managers send, as Ctrl-C."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What a server believes, and what it does about devices that miss an exchange; no network in it."""
+"""Exchanges of a coordinator: validation of messages, devices that miss an exchange; no network in it."""
 
 from __future__ import annotations
 
@@ -11,60 +11,14 @@ import numpy as np
 import pytest
 
 import ofms
-from ofms.coordinator.coordinator import Coordinator
 from ofms.core.schedule import Schedule
 from ofms.device.device import Device
 from ofms.policies.fleet import Fleet
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.storage.envelope import Envelope, decode, encode
-from tests.devices import budgets_for, open_devices, problem
+from tests.bench import INTERVAL, ROUNDS, SEED, Bench
 from tests.problems import policy_of
-
-INTERVAL, ROUNDS, SEED = 2, 12, 5
-SETTINGS: dict[str, Any] = {"learning_rate": 0.5, "fine_tuning_rate": 0.05, "loss_bound": "raw"}
-
-
-class Bench:
-    """A coordinator and its devices, exchange by exchange; everybody uploads."""
-
-    def __init__(self, folder: Path, **given: Any) -> None:
-        self.dictionary, self.stream = problem()
-        self.budgets = budgets_for(self.dictionary)
-        bandwidth = 2 * int(self.budgets.sum())
-        options: dict[str, Any] = {"interval": INTERVAL, "settings": SETTINGS, "seed": SEED} | given
-        self.coordinator = Coordinator(
-            self.dictionary, budgets=self.budgets, bandwidth=bandwidth, rounds=ROUNDS, **options
-        )
-        self.devices = open_devices(folder, self.dictionary)
-        for client, device in enumerate(self.devices):
-            device.receive(self.coordinator.welcome(client))
-            self.coordinator.receive(client, self.letter(client))
-
-    def letter(self, client: int) -> Envelope:
-        content = self.devices[client].collect()
-        assert content is not None
-        return decode(content)
-
-    def grant(self, clients: list[int] | None = None) -> dict[int, Envelope]:
-        """Open an exchange and let devices see its samples; the letters that they would send."""
-        grants = self.coordinator.open(clients)
-        for client, content in grants.items():
-            self.devices[client].receive(content)
-        return {client: self.see(client) for client in grants}
-
-    def see(self, client: int) -> Envelope:
-        first, stop = self.coordinator.fleet.schedule.span(self.coordinator.exchange)
-        for step in range(first, stop):
-            answer = self.devices[client].predict(self.stream.x[client, step])
-            self.devices[client].feedback(answer.id, float(self.stream.y[client, step]))
-        return self.letter(client)
-
-    def parameters(self) -> list[dict[str, list[float]]]:
-        return [{name: tensor.flatten().tolist() for name, tensor in each.items()} for each in self.coordinator.tensors]
-
-    def close(self) -> None:
-        for device in self.devices:
-            device.close()
+from tests.tampering import a_delta, changed, tampered, without_deltas
 
 
 @pytest.fixture
@@ -74,54 +28,6 @@ def bench(tmp_path: Path) -> Any:
     made.close()
 
 
-def changed(letter: Envelope, arrays: dict[str, np.ndarray] | None = None, **values: Any) -> Envelope:
-    return Envelope(letter.kind, {**letter.values, **values}, {**letter.arrays, **(arrays or {})})
-
-
-def a_delta(letter: Envelope) -> tuple[int, str]:
-    key = min(key for key in letter.arrays if key.startswith("delta."))
-    return int(key.split(".")[1]), key
-
-
-def without_deltas(letter: Envelope) -> Envelope:
-    """The same letter of a device that does not fine-tune."""
-    arrays = {key: array for key, array in letter.arrays.items() if not key.startswith("delta.")}
-    arrays["report.updated"] = np.zeros_like(arrays["report.updated"])
-    return Envelope(letter.kind, letter.values, arrays)
-
-
-def tampered(letter: Envelope) -> dict[str, tuple[Envelope, str]]:
-    """Letters with an update that must not count, by what is wrong with it."""
-    _, key = a_delta(letter)
-    deltas = {each: array for each, array in letter.arrays.items() if each.startswith("delta.")}
-    everything = {each: np.full_like(array, np.nan) for each, array in deltas.items()}
-    nowhere = {each.replace("delta.", "delta.9", 1): array for each, array in deltas.items()}
-    versions = dict.fromkeys(letter.values["versions"], 7)
-    weights = letter.values["weights"]
-    huge = {each: 1e6 * array for each, array in deltas.items()}
-    only = {each: array for each, array in letter.arrays.items() if each != key}
-    return {
-        "not finite": (changed(letter, everything), "is not finite"),
-        "a wrong shape": (changed(letter, {key: np.zeros((2, 2, 2), np.float32)}), r"is \[2, 2, 2\], not"),
-        "a stale version": (changed(letter, versions=versions), "of version 7, granted was 0"),
-        "an unknown model": (changed(without_deltas(letter), nowhere), "unknown; the dictionary has 6"),
-        "too large": (changed(letter, huge), "its norm is"),
-        "no weight": (changed(letter, weights={}), "its weight is missing"),
-        "too much weight": (changed(letter, weights=dict.fromkeys(weights, 1e9)), "is possible"),
-        "another kind of number": (
-            changed(letter, {each: array.astype(np.float64) for each, array in deltas.items()}),
-            r"is \[.*\], not",
-        ),
-        "a weight beyond all numbers": (changed(letter, weights=dict.fromkeys(weights, 10**400)), "is missing"),
-        "a weight that is no number": (changed(letter, weights=dict.fromkeys(weights, float("nan"))), "is possible"),
-        "a parameter too few": (Envelope(letter.kind, letter.values, only), "not those that are fine-tuned"),
-        "no report": (
-            changed(letter, {"report.updated": np.zeros_like(letter.arrays["report.updated"])}),
-            "the report does not speak of it",
-        ),
-    }
-
-
 WRONG = ["not finite", "a wrong shape", "a stale version", "an unknown model", "too large", "no weight"]
 WRONG += ["another kind of number", "a weight beyond all numbers"]
 WRONG += ["too much weight", "a weight that is no number", "a parameter too few", "no report"]
@@ -129,11 +35,11 @@ WRONG += ["too much weight", "a weight that is no number", "a parameter too few"
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_update_that_must_not_count_does_not(wrong: str, bench: Bench, tmp_path: Path) -> None:
-    letters = bench.grant()
-    letter, message = tampered(letters[1])[wrong]
+    envelopes = bench.grant()
+    envelope, message = tampered(envelopes[1])[wrong]
     for client in (0, 2):
-        assert bench.coordinator.receive(client, letters[client]) == []
-    refused = bench.coordinator.receive(1, letter)
+        assert bench.coordinator.receive(client, envelopes[client]) == []
+    refused = bench.coordinator.receive(1, envelope)
     assert refused
     assert any(re.search(message, line) for line in refused), refused
     bench.coordinator.close()
@@ -157,39 +63,39 @@ def test_an_update_that_must_not_count_does_not(wrong: str, bench: Bench, tmp_pa
     assert bench.coordinator.version.tolist() == other.coordinator.version.tolist()
 
 
-def test_letters_that_are_refused_whole(bench: Bench) -> None:
-    letters = bench.grant()
+def test_messages_that_are_refused_whole(bench: Bench) -> None:
+    envelopes = bench.grant()
     before = bench.parameters()
-    wanted = np.ones_like(letters[0].arrays["request.wanted"])
-    for letter, message in (
-        (changed(letters[0], client=1), "this node is client 0"),
-        (changed(letters[0], exchange=0), "exchange 1 is asked for now"),
-        (changed(letters[0], exchange=2), "exchange 1 is asked for now"),
-        (changed(letters[0], revision="other"), "another dictionary"),
-        (changed(letters[0], deployment="other"), "another deployment"),
-        (changed(letters[0], {"request.wanted": wanted}), "bytes wanted"),
-        (changed(letters[0], {"request.wanted": wanted[:, :2]}), "give"),
-        (changed(letters[0], {"report.updated": np.zeros((1, 6))}), "give"),
-        (changed(letters[0], held_bytes="poem"), "bytes held"),
-        (changed(letters[0], held_bytes=10**9), "bytes held"),
-        (Envelope("poem", letters[0].values), "a server takes requests"),
+    wanted = np.ones_like(envelopes[0].arrays["request.wanted"])
+    for envelope, message in (
+        (changed(envelopes[0], client=1), "this node is client 0"),
+        (changed(envelopes[0], exchange=0), "exchange 1 is asked for now"),
+        (changed(envelopes[0], exchange=2), "exchange 1 is asked for now"),
+        (changed(envelopes[0], revision="other"), "another dictionary"),
+        (changed(envelopes[0], deployment="other"), "another deployment"),
+        (changed(envelopes[0], {"request.wanted": wanted}), "bytes wanted"),
+        (changed(envelopes[0], {"request.wanted": wanted[:, :2]}), "give"),
+        (changed(envelopes[0], {"report.updated": np.zeros((1, 6))}), "give"),
+        (changed(envelopes[0], held_bytes="poem"), "bytes held"),
+        (changed(envelopes[0], held_bytes=10**9), "bytes held"),
+        (Envelope("poem", envelopes[0].values), "a server takes requests"),
     ):
         with pytest.raises(ofms.InvalidInput, match=message):
-            bench.coordinator.receive(0, letter)
-    bench.coordinator.receive(0, letters[0])
-    with pytest.raises(ofms.InvalidInput, match="it came before"):
-        bench.coordinator.receive(0, letters[0])
+            bench.coordinator.receive(0, envelope)
+    bench.coordinator.receive(0, envelopes[0])
+    with pytest.raises(ofms.InvalidInput, match="a duplicate"):
+        bench.coordinator.receive(0, envelopes[0])
     assert bench.parameters() == before, "nothing counts before the exchange is closed"
 
 
-def test_the_order_of_letters_does_not_matter(tmp_path: Path) -> None:
+def test_the_order_of_messages_does_not_matter(tmp_path: Path) -> None:
     found = []
     for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
         bench = Bench(tmp_path / "-".join(map(str, order)))
         for _ in range(3):
-            letters = bench.grant()
+            envelopes = bench.grant()
             for client in order:
-                bench.coordinator.receive(client, letters[client])
+                bench.coordinator.receive(client, envelopes[client])
             bench.coordinator.close()
         found.append(bench.parameters())
         bench.close()
@@ -198,22 +104,22 @@ def test_the_order_of_letters_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_a_device_that_misses_exchanges_comes_back_with_what_it_learnt(bench: Bench) -> None:
-    for client, letter in bench.grant().items():
+    for client, envelope in bench.grant().items():
         if client != 1:
-            bench.coordinator.receive(client, letter)
+            bench.coordinator.receive(client, envelope)
     bench.coordinator.close()
     device = bench.devices[1]
-    learnt = device._memory.state.policy.cumulative_losses.copy()
+    learnt = device._state.memory.state.policy.cumulative_losses.copy()
     assert learnt.any()
-    letters = bench.grant()
-    assert sorted(letters) == [0, 2], "who did not answer is not in the next one"
+    envelopes = bench.grant()
+    assert sorted(envelopes) == [0, 2], "who did not answer is not in the next one"
     device.receive(bench.coordinator.welcome(1))
     answer = device.predict(bench.stream.x[1, 0])
     assert answer.id == INTERVAL, "meanwhile it goes on predicting"
-    assert (device._memory.state.policy.cumulative_losses == learnt).all()
-    for client, letter in letters.items():
-        bench.coordinator.receive(client, letter)
-    assert bench.coordinator.receive(1, bench.letter(1)) == []
+    assert (device._state.memory.state.policy.cumulative_losses == learnt).all()
+    for client, envelope in envelopes.items():
+        bench.coordinator.receive(client, envelope)
+    assert bench.coordinator.receive(1, bench.envelope(1)) == []
     bench.coordinator.close()
     device.receive(bench.coordinator.welcome(1))
     assert sorted(bench.grant()) == [0, 1, 2]
@@ -224,10 +130,10 @@ def test_a_frozen_dictionary_stays_as_it_is(bench: Bench) -> None:
     before = bench.parameters()
     bench.coordinator.frozen = True
     for _ in range(2):
-        letters = bench.grant()
-        assert not any(key.startswith("delta.") for letter in letters.values() for key in letter.arrays)
-        for client, letter in letters.items():
-            assert bench.coordinator.receive(client, letter) == []
+        envelopes = bench.grant()
+        assert not any(key.startswith("delta.") for envelope in envelopes.values() for key in envelope.arrays)
+        for client, envelope in envelopes.items():
+            assert bench.coordinator.receive(client, envelope) == []
         bench.coordinator.close()
     assert bench.parameters() == before
     assert bench.coordinator.version.tolist() == [0] * 6
@@ -241,7 +147,7 @@ def test_a_model_whose_version_is_unchanged_is_not_sent_again(bench: Bench) -> N
         for client, content in grants.items():
             before = set(bench.devices[client].holding)
             bench.devices[client].receive(content)
-            models = {int(key.split(".")[1]) for key in decode(content).arrays if key.startswith("model.")}
+            models = {int(model) for model in decode(content).part("model")}
             held = set(bench.devices[client].holding)
             assert models == held - before
             sent, granted = sent + len(models), granted + len(held)
@@ -252,7 +158,7 @@ def test_a_model_whose_version_is_unchanged_is_not_sent_again(bench: Bench) -> N
 
 
 def test_tuned_rates_are_the_fleets_and_not_one_devices(tmp_path: Path) -> None:
-    """What the theorems tune hangs on all devices: each has to know of the others."""
+    """Tuned rates depend on the whole fleet."""
     bench = Bench(tmp_path, settings={}, largest_update=1e9)
     fleet = Fleet(
         bench.dictionary.catalogue(), bench.budgets, bench.coordinator.fleet.bandwidth, Schedule(ROUNDS, INTERVAL)
@@ -260,9 +166,9 @@ def test_tuned_rates_are_the_fleets_and_not_one_devices(tmp_path: Path) -> None:
     policy = policy_of("ofms-ft", fleet)
     simulation = LoopbackSimulation(policy, fleet, bench.dictionary, bench.stream, seed=SEED, hindsight=False)
     for expected in simulation.exchanges():
-        for client, letter in bench.grant().items():
+        for client, envelope in bench.grant().items():
             assert bench.devices[client].holding == np.flatnonzero(expected.plan.held[client]).tolist()
-            assert bench.coordinator.receive(client, letter) == []
+            assert bench.coordinator.receive(client, envelope) == []
         bench.coordinator.close()
     for mine, theirs in zip(bench.coordinator.tensors, simulation.parameters(), strict=True):
         for name in mine:
@@ -285,8 +191,8 @@ def test_a_device_with_less_memory_than_the_fleet_counts_on_says_so(bench: Bench
 def test_a_server_that_went_back_in_time_is_followed(bench: Bench) -> None:
     old = bench.coordinator.welcome(0)
     for _ in range(2):
-        for client, letter in bench.grant().items():
-            bench.coordinator.receive(client, letter)
+        for client, envelope in bench.grant().items():
+            bench.coordinator.receive(client, envelope)
         bench.coordinator.close()
     device = bench.devices[0]
     device.predict(bench.stream.x[0, 0])
@@ -302,23 +208,23 @@ def test_a_server_that_went_back_in_time_is_followed(bench: Bench) -> None:
 
 
 def test_losses_count_where_the_server_learns_from_them_and_nowhere_else(tmp_path: Path, bench: Bench) -> None:
-    letters = bench.grant()
-    extra = changed(letters[0], {"report.losses": np.full((1, 6), 0.5)})
-    for client, letter in {**letters, 0: extra}.items():
-        assert bench.coordinator.receive(client, letter) == []
+    envelopes = bench.grant()
+    extra = changed(envelopes[0], {"report.losses": np.full((1, 6), 0.5)})
+    for client, envelope in {**envelopes, 0: extra}.items():
+        assert bench.coordinator.receive(client, envelope) == []
     bench.coordinator.close()
     mab = Bench(tmp_path / "mab", policy="mab", settings={})
-    letters = mab.grant()
-    losses = letters[0].arrays["report.losses"]
+    envelopes = mab.grant()
+    losses = envelopes[0].arrays["report.losses"]
     held = ~np.isnan(losses)
     for wrong in (np.nan, -1.0, 1e308, np.inf):
         with pytest.raises(ofms.InvalidInput, match="losses"):
-            mab.coordinator.receive(0, changed(letters[0], {"report.losses": np.where(held, wrong, losses)}))
-    missing = {key: array for key, array in letters[0].arrays.items() if key != "report.losses"}
+            mab.coordinator.receive(0, changed(envelopes[0], {"report.losses": np.where(held, wrong, losses)}))
+    missing = {key: array for key, array in envelopes[0].arrays.items() if key != "report.losses"}
     with pytest.raises(ofms.InvalidInput, match="losses missing"):
-        mab.coordinator.receive(0, Envelope("request", letters[0].values, missing))
-    for client, letter in letters.items():
-        assert mab.coordinator.receive(client, letter) == []
+        mab.coordinator.receive(0, Envelope("request", envelopes[0].values, missing))
+    for client, envelope in envelopes.items():
+        assert mab.coordinator.receive(client, envelope) == []
     mab.coordinator.close()
     assert np.isfinite(mab.coordinator.state.policy.cumulative_losses).all()
     mab.close()
@@ -330,15 +236,15 @@ def test_more_to_upload_than_ever_gets_through_is_refused(tmp_path: Path) -> Non
         bench.coordinator.fleet.catalogue, bench.budgets, 100, bench.coordinator.fleet.schedule
     )
     with pytest.raises(ofms.InvalidInput, match="the bandwidth is 100"):
-        bench.coordinator.receive(0, bench.letter(0))
+        bench.coordinator.receive(0, bench.envelope(0))
     bench.close()
 
 
 def test_a_model_that_would_stop_being_finite_stays_as_it_is(bench: Bench) -> None:
-    letters = bench.grant()
+    envelopes = bench.grant()
     before = bench.parameters()
-    for client, letter in letters.items():
-        bench.coordinator.receive(client, letter)
+    for client, envelope in envelopes.items():
+        bench.coordinator.receive(client, envelope)
     assert bench.coordinator.opened is not None
     answer = bench.coordinator.opened.answers[0]
     model = min(answer.updates)
@@ -352,12 +258,12 @@ def test_a_model_that_would_stop_being_finite_stays_as_it_is(bench: Bench) -> No
 
 @pytest.mark.parametrize("field", ["uploads", "held"])
 def test_an_update_that_was_not_asked_for_does_not_count(field: str, bench: Bench) -> None:
-    letters = bench.grant()
+    envelopes = bench.grant()
     before = bench.parameters()
     assert bench.coordinator.opened is not None
     own = bench.coordinator.opened.grants[1]
     bench.coordinator.opened.grants[1] = replace(own, **{field: np.zeros_like(getattr(own, field))})
-    refused = bench.coordinator.receive(1, letters[1])
+    refused = bench.coordinator.receive(1, envelopes[1])
     assert refused
     assert all("was not to upload it" in line for line in refused)
     bench.coordinator.close()

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.verification import PolicyBuilder, Store
 
 from ofms.cli import _main
-from ofms.coordinator.keys import make_deployment, pem_of
+from ofms.coordinator.keys import make_deployment
 from ofms.flower.superlink import allowed
-from tests.coordinator.test_persistence import make_fleet
+from tests.deployments import make_fleet
 from tests.devices import problem
 
 
@@ -53,10 +53,10 @@ def test_private_keys_are_for_their_owner(tmp_path: Path) -> None:
 def test_public_keys_are_flowers(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    from ofms.coordinator.deployment import read_roster
+    from ofms.coordinator.roster import public_key_pem, read_roster
 
     folder = make_fleet(tmp_path / "fleet")
-    key = load_pem_public_key(pem_of(read_roster(folder).devices[0].key))
+    key = load_pem_public_key(public_key_pem(read_roster(folder).devices[0]))
     assert isinstance(key, ec.EllipticCurvePublicKey)
     assert key.curve.name == "secp384r1"
 

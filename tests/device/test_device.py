@@ -1,4 +1,4 @@
-"""A device: the simulator's choices through letters, labels in any order, and what it refuses."""
+"""A device: the simulator's choices through envelopes, labels in any order, and what it refuses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import ofms
 from ofms.coordinator.coordinator import Coordinator
@@ -20,9 +21,20 @@ from ofms.policies import MODULES
 from ofms.policies.fleet import Fleet
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.storage.envelope import Envelope, decode, encode
-from tests.devices import ROUNDS, budgets_for, grant_arrays, granted_device, hub_for, open_devices, problem
+from tests.devices import (
+    ROUNDS,
+    budgets_for,
+    coordinator_for,
+    grant_arrays,
+    grant_of,
+    grant_values,
+    granted_device,
+    model_array,
+    open_devices,
+    problem,
+)
+from tests.policy_settings import SETTINGS
 from tests.problems import policy_of
-from tests.simulator.test_agreement import SETTINGS
 
 
 @pytest.mark.parametrize("reopened", [False, True], ids=["kept open", "reopened"])
@@ -36,14 +48,14 @@ def test_devices_do_what_the_simulator_does(policy: str, interval: int, reopened
     loopback = LoopbackSimulation(
         policy_of(policy, fleet, **SETTINGS[policy]), fleet, dictionary, stream, seed=5, hindsight=False
     )
-    coordinator = hub_for(dictionary, policy, interval)
+    coordinator = coordinator_for(dictionary, policy, interval)
     devices = open_devices(tmp_path, dictionary)
     for client, device in enumerate(devices):
         device.receive(coordinator.welcome(client))
     for expected in loopback.exchanges():
-        letters = {client: device.collect() for client, device in enumerate(devices)}
+        envelopes = {client: device.collect() for client, device in enumerate(devices)}
         for client, grant in coordinator.run_exchange(
-            {client: letter for client, letter in letters.items() if letter}
+            {client: envelope for client, envelope in envelopes.items() if envelope}
         ).items():
             devices[client].receive(grant)
         if reopened:
@@ -61,9 +73,9 @@ def test_devices_do_what_the_simulator_does(policy: str, interval: int, reopened
             if reopened and expected.index == 1:
                 device.close()
                 devices[client] = Device(tmp_path / str(client), budget=int(budgets[client]), mail=False)
-    last = {client: letter for client, device in enumerate(devices) if (letter := device.collect())}
-    for client, letter in last.items():
-        assert coordinator.receive(client, decode(letter)) == []
+    last = {client: envelope for client, device in enumerate(devices) if (envelope := device.collect())}
+    for client, envelope in last.items():
+        assert coordinator.receive(client, decode(envelope)) == []
     coordinator.close()
     for mine, theirs in zip(coordinator.tensors, loopback.parameters(), strict=True):
         for name in mine:
@@ -92,13 +104,13 @@ def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
     assert not device.feedback(99, 0.1), "unknown"
     assert not device.wants_exchange
     assert device.collect() is None, "three of four labels"
-    letter = device.collect(now=True)
-    assert letter is not None
-    assert decode(letter).values["exchange"] == 1
-    before = device._memory.state.policy.cumulative_losses.copy()
+    envelope = device.collect(now=True)
+    assert envelope is not None
+    assert decode(envelope).values["exchange"] == 1
+    before = device._state.memory.state.policy.cumulative_losses.copy()
     assert device.feedback(4, 0.2), "late labels still teach"
-    assert (device._memory.state.policy.cumulative_losses >= before).all()
-    assert (device._memory.state.policy.cumulative_losses > before).any()
+    assert (device._state.memory.state.policy.cumulative_losses >= before).all()
+    assert (device._state.memory.state.policy.cumulative_losses > before).any()
     assert device.predict(inputs[0]).id == 6, "it goes on predicting without a server"
     with pytest.raises(ofms.InvalidInput, match="label = nan"):
         device.feedback(2, float("nan"))
@@ -111,37 +123,26 @@ def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
 def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_path: Path) -> None:
     x = np.array([0.3, -0.2, 0.9])
     answer = device.predict(x)
-    held_models = device._held_models
+    held_models = device._state.held_models
     assert held_models is not None
     held = device.holding
     expected = {model: float(held_models.outputs(model, np.float32(x)[None])[0, 0]) for model in held}
-    letter = device.collect(now=True)
-    assert letter is not None
-    wanted = np.zeros((1, 6), dtype=np.bool_)
+    envelope = device.collect(now=True)
+    assert envelope is not None
     others = [model for model in range(6) if model not in held][:1]
-    wanted[0, others] = True
     coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
-    arrays = grant_arrays(wanted)
-    for model in others:
-        arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in coordinator.tensors[model].items()}
-    values = {
-        "exchange": 1,
-        "groups": 1,
-        "revision": coordinator.fleet.catalogue.revision,
-        "deployment": coordinator.deployment,
-    }
-    device.receive(encode(Envelope("grant", values, arrays)))
+    device.receive(grant_of(coordinator, others))
     assert device.holding == others
     networks = held_models.membership.networks.networks
     real = [model for model in range(6) if not any(each.is_meta for each in networks[model].parameters())]
     assert real == others, "what is not held takes no memory"
-    kept = {model: float(output[0]) for model, output in device._memory.waiting[answer.id].outputs.items()}
+    kept = {model: float(output[0]) for model, output in device._state.memory.waiting[answer.id].outputs.items()}
     assert kept == pytest.approx(expected)
-    before = device._memory.state.policy.cumulative_losses.copy()
+    before = device._state.memory.state.policy.cumulative_losses.copy()
     device.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
         assert again.feedback(answer.id, 0.5)
-        gained = again._memory.state.policy.cumulative_losses - before
+        gained = again._state.memory.state.policy.cumulative_losses - before
         assert set(np.flatnonzero(gained[0])) == set(held), "the models of then learn, though they are gone"
 
 
@@ -160,43 +161,86 @@ def test_a_label_costs_no_more_than_its_policy_learns_from(
 
     monkeypatch.setattr(HeldModels, "outputs", counted)
     assert device.feedback(answer.id, 0.5)
-    assert evaluated == (device.holding if everything else device.predicting)
+    others = [model for model in device.holding if model not in device.predicting]
+    assert evaluated == (others if everything else []), "outputs of the models that predicted are kept"
     device.close()
+
+
+def test_a_class_label_costs_the_observed_models_that_did_not_predict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    architectures = {f"net{index}": ("mlp", {"inputs": 2, "hidden": [4], "outputs": 3}) for index in range(4)}
+    modules = {name: build_module(*each) for name, each in architectures.items()}
+    dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
+    budget = 3 * int(dictionary.catalogue().storage.max())
+    coordinator = Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
+    evaluated, outputs = [], HeldModels.outputs
+
+    def counted(held_models: HeldModels, model: int, *rest: Any) -> Any:
+        evaluated.append(model)
+        return outputs(held_models, model, *rest)
+
+    monkeypatch.setattr(HeldModels, "outputs", counted)
+    with Device(tmp_path / "store", budget=budget, mail=False) as device:
+        device.receive(coordinator.welcome(0))
+        device.receive(coordinator.run_exchange({0: device.collect() or b""})[0])
+        answers = [device.predict(np.zeros(2)) for _ in range(2)]
+        predicting, others = device.predicting, [each for each in device.holding if each not in device.predicting]
+        assert others
+        assert evaluated == 2 * predicting
+        evaluated.clear()
+        assert device.feedback(answers[0].id, 2)
+        assert evaluated == others
+    with Device(tmp_path / "store", budget=budget, mail=False) as again:
+        evaluated.clear()
+        assert again.feedback(answers[1].id, 1)
+        assert sorted(evaluated) == again.holding, "after a crash, outputs are computed once more"
 
 
 def test_what_waits_is_bounded_and_what_falls_out_is_counted(device: Device) -> None:
     device.most_waiting = 3
     for _ in range(5):
         device.predict(np.zeros(3))
-    assert (len(device._memory.waiting), device.dropped) == (3, 2)
+    assert (len(device._state.memory.waiting), device.dropped) == (3, 2)
     assert not device.feedback(0, 0.1)
     device.longest_wait = 0.05
     time.sleep(0.1)
     device.predict(np.zeros(3))
-    assert (len(device._memory.waiting), device.dropped) == (1, 5)
+    assert (len(device._state.memory.waiting), device.dropped) == (1, 5)
     device.close()
 
 
-def test_letters_that_make_no_sense_change_nothing(device: Device) -> None:
+def test_messages_that_make_no_sense_change_nothing(device: Device) -> None:
     coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
     held, exchange = device.holding, device.exchange
-    revision = coordinator.fleet.catalogue.revision
     everything = grant_arrays(np.ones((1, 6), np.bool_))
     device.collect(now=True)
-    values = {"exchange": 1, "groups": 1, "deployment": coordinator.deployment, "revision": revision}
+    values = grant_values(coordinator)
     small = np.zeros((1, 6), np.bool_)
     small[0, 0] = True
-    shapeless = grant_arrays(small) | {"model.0.0.weight": np.zeros((2, 2), np.float32)}
+    own = dict(coordinator.tensors[0])
+    shapeless = own | {"0.weight": torch.zeros(2, 2)}
+    halves = {name: tensor.half() for name, tensor in own.items()}
+    more = own | {"more": torch.zeros(10_000)}
     unsent = grant_arrays(small)
     unsent["grant.version"] = unsent["grant.version"] + 7
+
+    def sending(array: np.ndarray) -> bytes:
+        return encode(Envelope("grant", values, grant_arrays(small) | {"model.0": array}))
+
     for content, message in (
-        (b"nonsense", "not whole"),
+        (b"nonsense", "not a whole envelope"),
         (encode(Envelope("grant", values | {"revision": "other"})), "another dictionary"),
         (encode(Envelope("grant", values | {"deployment": "other"})), "another dictionary"),
         (encode(Envelope("grant", values | {"exchange": 5})), "this device asked for 1"),
-        (encode(Envelope("grant", values)), "does not say what it should"),
+        (encode(Envelope("grant", values)), "missing or malformed"),
         (encode(Envelope("grant", values, everything)), "does not fit the budget"),
-        (encode(Envelope("grant", values, shapeless)), "missing or of another shape"),
+        (sending(model_array(shapeless)), "missing or of another shape"),
+        (sending(model_array(halves)), "is torch.float16, not torch.float32"),
+        (sending(model_array(more)), "it has no tensor 'more'"),
+        (sending(np.arange(99, dtype=np.uint8)), "not a whole safetensors file"),
+        (sending(model_array(own)[:-4]), "not a whole safetensors file"),
+        (sending(np.zeros((3, 3))), "not a whole safetensors file"),
         (encode(Envelope("grant", values, unsent)), "neither sent nor here"),
         (encode(Envelope("poem")), "a welcome or a grant"),
     ):
@@ -255,7 +299,7 @@ def test_an_input_is_the_devices_own_from_then_on(device: Device) -> None:
     buffer = np.array([0.1, 0.2, 0.3], dtype=np.float32)
     answer = device.predict(buffer)
     buffer.fill(9.0)
-    assert device._memory.waiting[answer.id].x.tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert device._state.memory.waiting[answer.id].x.tolist() == pytest.approx([0.1, 0.2, 0.3])
     device.close()
 
 
@@ -266,8 +310,8 @@ def test_nothing_is_learnt_from_what_is_not_finite(device: Device) -> None:
     answer = device.predict(np.zeros(3))
     with pytest.raises(ofms.InvalidInput, match="is not finite with it; nothing is learnt"):
         device.feedback(answer.id, 1e30)
-    assert device._memory.losses.tolist() == [0] * 6
+    assert device._state.memory.losses.tolist() == [0] * 6
     assert device.feedback(answer.id, 0.5), "it still waits"
     device.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
-        assert np.isfinite(again._memory.losses).all()
+        assert np.isfinite(again._state.memory.losses).all()

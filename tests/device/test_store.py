@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 
 import ofms
-import ofms.device.device as device_module
+import ofms.device.recorder as recorder_module
 from ofms.coordinator.coordinator import Coordinator
 from ofms.device.device import Device
 from ofms.device.journal import Journal, read_records
 from ofms.device.journal_records import Labelled
 from ofms.device.store import Store
-from ofms.storage.envelope import Envelope, encode
-from tests.devices import grant_arrays
+from tests.devices import grant_of
 
 LOOP = """
 import sys, time, numpy as np, ofms
@@ -39,7 +38,7 @@ def test_two_processes_do_not_share_a_store(device: Device, tmp_path: Path) -> N
         Device(device.store, budget=device.budget, mail=False)
     device.close()
     (device.store / "snapshot.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ofms.InvalidInput, match="it is damaged"):
+    with pytest.raises(ofms.InvalidInput, match="it cannot be read"):
         Device(device.store, budget=device.budget, mail=False)
 
 
@@ -76,11 +75,11 @@ def test_kill_9_loses_at_most_the_last_tenth_of_a_second(device: Device, tmp_pat
     safe = [number for number, when in acknowledged if when < last - 0.1]
     assert len(safe) > 20
     with Device(device.store, budget=device.budget, mail=False) as again:
-        assert again._memory.labelled >= len(safe), "every label that was acknowledged by then is there"
+        assert again._state.memory.labelled >= len(safe), "every label that was acknowledged by then is there"
         assert again.predictions >= safe[-1] + 1
-        losses = again._memory.losses.copy()
+        losses = again._state.memory.losses.copy()
     with Device(device.store, budget=device.budget, mail=False) as once_more:
-        assert once_more._memory.losses.tolist() == losses.tolist()
+        assert once_more._state.memory.losses.tolist() == losses.tolist()
         assert once_more.collect() is not None
 
 
@@ -95,17 +94,17 @@ def test_a_closed_device_writes_nowhere(device: Device, tmp_path: Path) -> None:
 
 
 def test_a_journal_that_grew_long_loses_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_module, "_MOST_JOURNAL_BYTES", 1)
+    monkeypatch.setattr(recorder_module, "_MOST_JOURNAL_BYTES", 1)
     answer = device.predict(np.zeros(3))
-    assert device._store._journal is not None
-    device._store._journal.flush()
+    assert device._recorder.store._journal is not None
+    device._recorder.store._journal.flush()
     assert device.feedback(answer.id, 0.5)
     assert len(list(device.store.glob("journal-*"))) == 1
     assert not read_records(next(device.store.glob("journal-*"))), "a snapshot took its place"
-    losses = device._memory.losses.tolist()
-    device._store.close()
+    losses = device._state.memory.losses.tolist()
+    device._recorder.store.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
-        assert (again.predictions, again._memory.labelled, again._memory.losses.tolist()) == (1, 1, losses)
+        assert (again.predictions, again._state.memory.labelled, again._state.memory.losses.tolist()) == (1, 1, losses)
 
 
 def test_a_full_disk_does_not_split_memory_from_what_is_written(
@@ -114,33 +113,23 @@ def test_a_full_disk_does_not_split_memory_from_what_is_written(
     """A grant whose snapshot cannot be written: the next event writes it, or nothing goes on."""
     coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
     device.collect(now=True)
-    held = np.zeros((1, 6), np.bool_)
-    chosen = int(device._memory.state.policy.chosen[0])
-    held[0, chosen] = True
-    arrays = grant_arrays(held)
-    arrays |= {f"model.{chosen}.{name}": tensor.numpy() for name, tensor in coordinator.tensors[chosen].items()}
-    values = {
-        "exchange": 1,
-        "groups": 1,
-        "revision": coordinator.fleet.catalogue.revision,
-        "deployment": coordinator.deployment,
-    }
-    letter = encode(Envelope("grant", values, arrays))
-    own = device._store.keep_snapshot
+    chosen = int(device._state.memory.state.policy.chosen[0])
+    grant = grant_of(coordinator, [chosen])
+    own = device._recorder.store.keep_snapshot
 
     def full(*given: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(device._store, "keep_snapshot", full)
+    monkeypatch.setattr(device._recorder.store, "keep_snapshot", full)
     for _ in range(2):
         with pytest.raises(OSError, match="No space"):
-            device.receive(letter)
+            device.receive(grant)
         with pytest.raises(OSError, match="No space"):
             device.predict(np.zeros(3))
-    monkeypatch.setattr(device._store, "keep_snapshot", own)
-    device.receive(letter)
+    monkeypatch.setattr(device._recorder.store, "keep_snapshot", own)
+    device.receive(grant)
     answer = device.predict(np.zeros(3))
-    device._store.close()
+    device._recorder.store.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
         assert (again.exchange, again.holding, again.waiting) == (1, [chosen], [answer.id])
 
@@ -148,7 +137,7 @@ def test_a_full_disk_does_not_split_memory_from_what_is_written(
 def test_a_close_right_after_a_look_is_not_missed(tmp_path: Path) -> None:
     """The thread that writes the journal has just seen that the store is open, and is closed the next moment."""
     store = Store(tmp_path)
-    store.entries()
+    store.records()
 
     class ClosedAfterwards(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:

@@ -63,9 +63,9 @@ class Recorder(Player):
         self.plans: list[Plan] = []
         self.before: Callable[[int], None] = lambda exchange: None
 
-    def note(self) -> None:
-        super().note()
-        self.plans.append(self.device._memory.plans[self.device.exchange])
+    def record_exchange(self) -> None:
+        super().record_exchange()
+        self.plans.append(self.device._state.memory.plans[self.device.exchange])
         assert self.device.held_bytes <= self.device.budget
         self.before(self.device.exchange)
 
@@ -112,7 +112,7 @@ class Deployed:
         self._stack.close()
 
     def start_server(self) -> Supervisor:
-        return self._stack.enter_context(Supervisor(self.fleet, tell=lambda line: None))
+        return self._stack.enter_context(Supervisor(self.fleet, echo=lambda line: None))
 
     def start_node(self, client: int) -> Process:
         node = start_node(self.fleet, client, self.store(client))
@@ -133,7 +133,7 @@ class Deployed:
     def wait(self, condition: Callable[[], object], seconds: float = 200) -> None:
         until = time.monotonic() + seconds
         while not condition():
-            self.ended = self.ended or self.server.look()
+            self.ended = self.ended or self.server.poll()
             assert self.ended in (None, "completed"), self.events()
             assert time.monotonic() < until, self.events()
             time.sleep(0.1)
@@ -147,10 +147,10 @@ class Deployed:
         return ""
 
     def parameters(self) -> list[dict[str, torch.Tensor]]:
-        return PersistentCoordinator(Deployment(self.fleet), look_only=True).coordinator.tensors
+        return PersistentCoordinator(Deployment(self.fleet), read_only=True).coordinator.tensors
 
     def simulate(self) -> Simulation:
-        bandwidth = PersistentCoordinator(Deployment(self.fleet), look_only=True).coordinator.fleet.bandwidth
+        bandwidth = PersistentCoordinator(Deployment(self.fleet), read_only=True).coordinator.fleet.bandwidth
         schedule = Schedule(self.exchanges * INTERVAL, INTERVAL)
         fleet = Fleet(self.dictionary.catalogue(), self.budgets, bandwidth, schedule)
         policy = policy_of("ofms-ft", fleet, **SETTINGS)
@@ -215,7 +215,7 @@ class Program:
 
 
 class Liar:
-    """A device whose letters are changed before they go into its outbox."""
+    """A device whose envelopes are changed before they go into its outbox."""
 
     def __init__(self, deployed: Deployed, client: int) -> None:
         self.mailbox = Mailbox(deployed.store(client))
@@ -223,18 +223,18 @@ class Liar:
         self.x, self.y = deployed.stream.x[client], deployed.stream.y[client]
 
     def answer(self, deployed: Deployed, change: Callable[[Envelope], Envelope]) -> None:
-        """Wait for a letter, do what it says, and send something else than what came out of it."""
+        """Wait for a envelope, do what it says, and send something else than what came out of it."""
         deployed.wait(lambda: self.mailbox.newest() is not None)
         name, content = self.mailbox.newest() or ("", b"")
         self.device.receive(content)
         self.mailbox.remove(name)
         see(self.device, self.x, self.y)
-        letter = decode(self.device.collect() or b"")
-        self.mailbox.send(int(letter.values["exchange"]), encode(change(letter)))
+        envelope = decode(self.device.collect() or b"")
+        self.mailbox.send(int(envelope.values["exchange"]), encode(change(envelope)))
 
 
 def see(device: Device, x: np.ndarray, y: np.ndarray) -> None:
     """The samples of the exchange that is open, if one is."""
-    if device.exchange >= 0 and device._memory.open:
+    if device.exchange >= 0 and device._state.memory.open:
         for step in range(device.exchange * INTERVAL, (device.exchange + 1) * INTERVAL):
             device.feedback(device.predict(x[step]).id, float(y[step]))

@@ -14,15 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ofms.coordinator.deployment import Deployment, Roster, read_roster, write_roster
+from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.keys import add_device, revoke_device
 from ofms.coordinator.persistence import PersistentCoordinator
+from ofms.coordinator.roster import Roster, read_roster, write_roster
 from ofms.coordinator.status import read_status
 from ofms.device.device import Device
 from ofms.flower.processes import Process, descendants, free_port
 from ofms.storage.envelope import Envelope, decode
-from tests.coordinator.test_coordinator import tampered, without_deltas
 from tests.flower.deployed import INTERVAL, Deployed, Liar, Program, see
+from tests.tampering import tampered, without_deltas
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -56,9 +57,9 @@ def test_a_deployment_does_what_the_simulator_does(tmp_path: Path) -> None:
         for player in deployed.players.values()
         for plan in player.plans
     )
-    letters = 2 * (1 + 3)
+    envelopes = 2 * (1 + 3)
     assert sent < everything, "some of what is held was there already in its version"
-    assert sent <= status["bytes_down"] <= sent + letters * 2048, "and that was not sent again"
+    assert sent <= status["bytes_down"] <= sent + envelopes * 2048, "and that was not sent again"
     for device, budget in zip(status["devices"], deployed.budgets.tolist(), strict=True):
         assert device["held_bytes"] <= device["budget"] == budget
         assert (device["exchanges"], device["missed"]) == (3, 0)
@@ -114,7 +115,7 @@ def test_whatever_is_killed_comes_back_and_nothing_is_different(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_updates_that_must_not_count_change_nothing_and_end_nothing(tmp_path: Path) -> None:
-    """Over the network: NaN, a wrong shape, a stale version, an unknown model; last, a letter that came before."""
+    """Over the network: NaN, a wrong shape, a stale version, an unknown model; last, a envelope that came before."""
     kinds = ["not finite", "a wrong shape", "a stale version", "an unknown model", "too large"]
     exchanges = len(kinds) + 1
     with Deployed(tmp_path, clients=2, exchanges=exchanges, bandwidth="200%") as deployed:
@@ -124,16 +125,16 @@ def test_updates_that_must_not_count_change_nothing_and_end_nothing(tmp_path: Pa
         liar = Liar(deployed, 1)
         told: list[Envelope] = []
         try:
-            liar.answer(deployed, lambda letter: letter)
+            liar.answer(deployed, lambda envelope: envelope)
             for kind in kinds:
-                liar.answer(deployed, lambda letter, kind=kind: told.append(letter) or spoil(letter, kind))  # type: ignore[func-returns-value]
+                liar.answer(deployed, lambda envelope, kind=kind: told.append(envelope) or spoil(envelope, kind))  # type: ignore[func-returns-value]
             # Under the name of the next one, so that it is carried at all.
-            liar.answer(deployed, lambda letter: told[-1])
+            liar.answer(deployed, lambda envelope: told[-1])
             deployed.finish()
         finally:
             liar.device.close()
     # The same fleet without a network, in which the liar never fine-tunes.
-    honest = PersistentCoordinator(Deployment(deployed.fleet), look_only=True).deployment.coordinator()
+    honest = PersistentCoordinator(Deployment(deployed.fleet), read_only=True).deployment.coordinator()
     honest.deployment = "honest"
     devices = [
         Device(tmp_path / f"honest-{client}", budget=int(deployed.budgets[client]), mail=False) for client in (0, 1)
@@ -141,9 +142,9 @@ def test_updates_that_must_not_count_change_nothing_and_end_nothing(tmp_path: Pa
     for client, device in enumerate(devices):
         device.receive(honest.welcome(client))
     for exchange in range(exchanges + 1):
-        letters = [decode(device.collect() or b"") for device in devices]
-        assert honest.receive(0, letters[0]) == []
-        honest.receive(1, without_deltas(letters[1]) if exchange else letters[1])
+        envelopes = [decode(device.collect() or b"") for device in devices]
+        assert honest.receive(0, envelopes[0]) == []
+        honest.receive(1, without_deltas(envelopes[1]) if exchange else envelopes[1])
         if exchange:
             honest.close()
         if exchange < exchanges:
@@ -162,15 +163,15 @@ def test_updates_that_must_not_count_change_nothing_and_end_nothing(tmp_path: Pa
             assert mine[name].numpy() == pytest.approx(theirs[name].numpy(), abs=1e-6)
 
 
-def spoil(letter: Envelope, kind: str) -> Envelope:
-    """Every update of a letter, spoilt in one way."""
+def spoil(envelope: Envelope, kind: str) -> Envelope:
+    """Every update of a envelope, spoilt in one way."""
     if kind != "a wrong shape":
-        return tampered(letter)[kind][0]
+        return tampered(envelope)[kind][0]
     arrays = {
         key: np.zeros((2, 2, 2), np.float32) if key.startswith("delta.") else array
-        for key, array in letter.arrays.items()
+        for key, array in envelope.arrays.items()
     }
-    return Envelope(letter.kind, letter.values, arrays)
+    return Envelope(envelope.kind, envelope.values, arrays)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ofms.flower.processes import Process, descendants, free_port
@@ -66,7 +67,9 @@ def test_a_child_that_outlives_a_process_that_was_killed_is_ended_too(
 def test_a_number_that_is_another_process_by_now_is_left_alone(tmp_path: Path) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     process = Process([sys.executable, "-c", "pass"], tmp_path / "home", tmp_path / "log")
-    process._family[stranger.pid] = "began at another time"
+    former = psutil.Process(stranger.pid)
+    former._ident = (stranger.pid, former.create_time() - 100)
+    process._family.add(former)
     process.stop()
     assert stranger.poll() is None
     stranger.kill()

@@ -25,19 +25,10 @@ from ofms.policies.local_updates import GradientStep
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.simulator.simulation import make_simulation
+from tests.policy_settings import SETTINGS
 from tests.problems import image_problem, policy_of, regression_problem
 
 PROBLEMS = {"regression": regression_problem, "images": image_problem}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "ofms-ft": {"learning_rate": 0.5, "fine_tuning_rate": 0.05, "window": 4, "warm_up": 2, "loss_bound": "raw"},
-    "mab": {"learning_rate": 0.5},
-    "non-fed-oms": {"learning_rate": 0.5, "feedback": "all"},
-    "rms-ft": {"fine_tuning_rate": 0.05, "window": 4, "warm_up": 2, "server_step": "N"},
-    "b-fed-omft": {"learning_rate": 0.5, "exploration": 0.1, "fine_tuning_rate": 0.05, "window": 4, "warm_up": 2},
-    "budgeted-experts": {"learning_rate": 0.5},
-    "fed-omd": {"model": 1, "local_rate": 0.05, "batch_size": 2, "epochs": 2, "window": 5, "warm_up": 3},
-    "perfedavg": {"model": 1, "local_rate": 0.05, "adaptation_rate": 0.05, "batch_size": 3, "window": 5, "warm_up": 3},
-}
 
 
 def fleet_for(dictionary: Dictionary, stream: Stream, interval: int) -> Fleet:

@@ -1,1 +1,1 @@
-"""The server of a fleet: exchanges, validation of messages, checkpoints, keys, status. No network in it."""
+"""The server of a fleet: exchanges, validation, checkpoints, keys, status, scheduling; the network is a `Transport`."""

@@ -1,7 +1,7 @@
-"""The server's side of the letters, without a network: the dictionary, its versions, and the policy's server half.
+"""The server's side of exchanges, without a network: the dictionary, its versions, and the policy's server half.
 
-An exchange is opened for the devices that asked for it, and closed with the answers that came. Everything is a function
-of the letters: the same ones, in whatever order they come, give the same dictionary.
+An exchange is opened for devices that requested it, and closed with the answers that came. The dictionary is a function
+of the messages, whatever their order.
 """
 
 from __future__ import annotations
@@ -15,46 +15,50 @@ import msgspec
 import numpy as np
 import torch
 
+from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
 from ofms.coordinator.validation import Answer, Tensors, read_answer, read_request
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Integers
+from ofms.device.client_policy import describe_policy
 from ofms.models.dictionary import Dictionary
 from ofms.policies.fleet import Fleet
 from ofms.policies.registry import build_policy, settings_type
 from ofms.policies.session import ServerSession
-from ofms.storage.envelope import Envelope, decode, encode, message_arrays
+from ofms.storage.envelope import Envelope, decode
+from ofms.storage.tensors import decode_tensors, encode_tensors
 
-# A device may have seen some more samples than an exchange has before it could report.
+# A device may see more samples than the interval before it can report.
 _MOST_LABELS = 10
 _MOST_RAW_LOSS = 1e9
 
 
 @dataclass(eq=False)
 class OpenExchange:
-    """What was granted, and what has come back so far."""
+    """The grants of an exchange, the id of each, and the answers so far."""
 
     grants: dict[int, Grants] = field(default_factory=dict)
+    openings: dict[int, str] = field(default_factory=dict)
     answers: dict[int, Answer] = field(default_factory=dict)
 
 
 class Coordinator:
-    """Runs the server half for a fleet.
+    """Runs the policy's server half for a fleet.
 
     Parameters
     ----------
     dictionary
-        The models; their architectures must be such that a device can build them.
+        The models; devices must be able to build them (`Dictionary.require_deployable`).
     budgets
-        [N] the memory of the devices, in bytes.
+        [N] memory of the devices, in bytes.
     bandwidth
         E, in bytes.
     rounds, interval
-        The horizon T, and n: after how many samples there is an exchange.
+        The horizon T and the interval n, in samples.
     largest_update
-        How large one device's update may be, in norms of the parameters which it updates.
+        The largest norm of a device's update, in norms of the parameters that it updates.
     """
 
     def __init__(
@@ -70,9 +74,7 @@ class Coordinator:
         seed: int = 0,
         largest_update: float = 1.0,
     ) -> None:
-        for model in dictionary.models:
-            if not model.architecture:
-                raise InvalidInput("models", model.name, "a device must build it: give its architecture")
+        dictionary.require_deployable()
         self.dictionary, self.seed, self.largest_update = dictionary, seed, largest_update
         self.name, self.settings = policy, dict(settings or {})
         self.fleet = Fleet(dictionary.catalogue(), np.asarray(budgets), bandwidth, Schedule(rounds, interval))
@@ -82,15 +84,19 @@ class Coordinator:
         self.frozen = False
         self.session = ServerSession(self.policy, self.fleet.catalogue, bandwidth)
         self.state = self.session.open()
+        # Rejected here where a device could not read it.
+        self._described = describe_policy(self.policy)
         self.tensors: list[Tensors] = [
             {name: tensor.clone() for name, tensor in model.tensors.items()} for model in dictionary.models
         ]
+        # The encoded tensors of a model with their version: what is sent and written is encoded once.
+        self._encoded: dict[int, tuple[int, bytes]] = {}
         self.requests: dict[int, Requests] = {}
         self.opened: OpenExchange | None = None
 
     @property
     def version(self) -> Integers:
-        """[K] how often each model was changed."""
+        """[K] versions of the models."""
         return self.state.version
 
     @property
@@ -99,89 +105,66 @@ class Coordinator:
         return self.opened is None and self.exchange >= self.fleet.schedule.exchanges
 
     @property
-    def coming(self) -> int:
-        """The exchange that a device which is in none may ask for."""
+    def next_exchange(self) -> int:
+        """The next exchange to open, which devices may request."""
         return self.exchange + (self.opened is not None)
 
     def welcome(self, client: int) -> bytes:
-        """What a device must know to take part from the coming exchange on."""
-        models = [
-            {
-                "name": model.name,
-                "architecture": model.architecture,
-                "options": dict(model.options),
-                "storage": model.storage,
-                "upload": model.upload,
-                "trainable": list(model.trainable),
-            }
-            for model in self.dictionary.models
-        ]
-        sizes, counts = np.unique(self.fleet.budgets, return_counts=True)
-        values = self._head(self.coming) | {
-            "client": client,
-            "seed": self.seed,
-            "policy": self.name,
-            "settings": self.settings,
-            "task": self.dictionary.task,
-            "rounds": self.fleet.schedule.rounds,
-            "interval": self.fleet.schedule.interval,
-            "bandwidth": self.fleet.bandwidth,
-            "budget": int(self.fleet.budgets[client]),
-            "fleet": [list(pair) for pair in zip(sizes.tolist(), counts.tolist(), strict=True)],
-            "models": models,
-        }
-        return encode(Envelope("welcome", values))
+        """The encoded welcome: what a device must know to take part from the next exchange on."""
+        head = self._head(self.next_exchange)
+        return encode_welcome(head, client, self.dictionary, self.fleet, self._described, self.seed)
 
-    def receive(self, client: int, letter: Envelope) -> list[str]:
-        """Take a device's letter; what of it was refused, a line each. A letter that makes no sense raises."""
+    def receive(self, client: int, envelope: Envelope) -> list[str]:
+        """Take a device's message; a line for each part that was refused. An invalid message raises.
+
+        A report on another opening of the exchange is refused, because its weights were computed for another grant; the
+        request beside it still counts.
+        """
         catalogue = self.fleet.catalogue
-        if letter.values.get("deployment") != self.deployment:
-            raise InvalidInput("letter", str(letter.values.get("deployment"))[:40], "it is of another deployment")
+        if envelope.values.get("deployment") != self.deployment:
+            raise InvalidInput("message", str(envelope.values.get("deployment"))[:40], "it is of another deployment")
         bandwidth = None if self.policy.local is None else self.fleet.bandwidth
-        request = read_request(letter, client, self.coming, catalogue, int(self.fleet.budgets[client]), bandwidth)
+        budget = int(self.fleet.budgets[client])
+        request = read_request(envelope, client, self.next_exchange, catalogue, budget, bandwidth)
         refused: list[str] = []
         if self.opened is not None and client in self.opened.grants:
             if client in self.opened.answers:
-                raise InvalidInput("letter", f"exchange {self.exchange + 1}", "it came before; this one is not counted")
-            answer = read_answer(
-                letter,
-                self.opened.grants[client],
-                catalogue,
-                self.tensors,
-                [model.trainable for model in self.dictionary.models],
-                largest_update=self.largest_update,
-                most_loss=self._most_loss,
-            )
-            self.opened.answers[client] = answer
-            refused = list(answer.refused)
+                raise InvalidInput("message", f"exchange {self.exchange + 1}", "a duplicate; it is not counted")
+            if envelope.values.get("opening") != self.opened.openings[client]:
+                refused = [f"report refused: it answers another opening of exchange {self.exchange}"]
+            elif envelope.part("report"):
+                answer = self._read_answer(envelope, self.opened.grants[client])
+                self.opened.answers[client] = answer
+                refused = list(answer.refused)
         self.requests[client] = request
         return refused
 
     def open(self, clients: Iterable[int] | None = None) -> dict[int, bytes]:
-        """Open the coming exchange for devices that asked for it; a grant for each."""
+        """Open the next exchange for devices that requested it; the encoded grant of each."""
         present = sorted(self.requests if clients is None else set(clients) & self.requests.keys())
         if self.opened is not None or not present:
-            raise InvalidInput("exchange", self.exchange, "it is open already, or nobody asked for it")
+            raise InvalidInput("exchange", self.exchange, "it is open already, or nobody requested it")
         requests = Requests.stack([self.requests[client] for client in present])
         self.state, grants = self.session.grant(self.state, requests, Draws(self.seed, self.exchange))
         if self.frozen:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
-        self.opened = OpenExchange(
-            {client: grants.rows(slice(place, place + 1)) for place, client in enumerate(present)}
-        )
-        # Those who asked and are not here ask again for another one.
+        rows = {client: grants.rows(slice(place, place + 1)) for place, client in enumerate(present)}
+        openings = {client: opening_id(self.deployment, own) for client, own in rows.items()}
+        self.opened = OpenExchange(rows, openings)
+        # Devices that requested it and are not here request a later one.
         self.requests = {}
-        return {client: self._grant(own) for client, own in self.opened.grants.items()}
+        head = self._head(self.exchange)
+        return {client: encode_grant(head, own, openings[client], self.encoded_model) for client, own in rows.items()}
 
     def close(self) -> list[int]:
-        """Close the exchange: learn from the reports that came, and apply the updates that may count.
+        """Close the exchange: learn from the reports, and apply the valid updates.
 
-        Models that would stop being finite stay as they are; which these were.
+        Models that would stop being finite keep their parameters; their numbers are returned.
         """
         if self.opened is None:
             raise InvalidInput("exchange", self.exchange, "it is not open")
         answers = [answer for _, answer in sorted(self.opened.answers.items())]
-        spoilt = []
+        diverged = []
         if answers:
             reports = Reports.stack([answer.reports for answer in answers])
             self.state, step = self.session.absorb(self.state, reports)
@@ -193,46 +176,63 @@ class Coordinator:
                 if all(bool(torch.isfinite(tensor).all()) for tensor in moved.values()):
                     self.tensors[model] = moved
                 else:
-                    spoilt.append(model)
+                    diverged.append(model)
         self.opened = None
         self.exchange += 1
-        return spoilt
+        return diverged
 
-    def forget(self, client: int) -> None:
-        """Let nothing of a device count that did not count yet."""
+    def exclude(self, client: int) -> None:
+        """Drop a device's request, and its part in the open exchange."""
         self.requests.pop(client, None)
         if self.opened is not None:
             self.opened.answers.pop(client, None)
             self.opened.grants.pop(client, None)
 
-    def run_exchange(self, letters: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Where every device answers at once: count their reports of the last exchange, and grant the next one."""
-        for client, content in letters.items():
+    def run_exchange(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Receive the messages of all devices, close the open exchange, and open the next one."""
+        for client, content in messages.items():
             self.receive(client, decode(content))
         if self.opened is not None:
             self.close()
         return self.open()
 
-    def roll_back(self, tensors: Mapping[int, Tensors]) -> None:
-        """Go back to other tensors of some models; to devices they are new versions."""
+    def roll_back(self, contents: Mapping[int, bytes]) -> None:
+        """Replace models by encoded earlier ones; they get new versions, so that devices receive them."""
         version = self.version.copy()
-        for model, each in tensors.items():
-            self.tensors[model] = dict(each)
-            version[model] += 1
+        version[list(contents)] += 1
         self.state = replace(self.state, version=version)
+        for model, content in contents.items():
+            self.load_model(model, content)
+
+    def load_model(self, model: int, content: bytes) -> None:
+        """Use encoded tensors as the current version of a model."""
+        self.tensors[model] = decode_tensors(content)
+        self._encoded[model] = int(self.version[model]), content
+
+    def encoded_model(self, model: int) -> bytes:
+        """The encoded tensors of the current version of a model."""
+        version = int(self.version[model])
+        if model not in self._encoded or self._encoded[model][0] != version:
+            self._encoded[model] = version, encode_tensors(self.tensors[model])
+        return self._encoded[model][1]
 
     @property
     def _most_loss(self) -> float | None:
-        """What a model's selection losses of an exchange can come to, where the server learns from them."""
+        """The largest possible loss of a model in an exchange where the server learns from losses, else None."""
         if not self.policy.reports_losses:
             return None
         return _MOST_RAW_LOSS if self.policy.loss_bound == "raw" else _MOST_LABELS * self.fleet.schedule.interval
 
-    def _grant(self, own: Grants) -> bytes:
-        arrays = message_arrays(own, "grant")
-        for model in np.flatnonzero(own.sent[0]).tolist():
-            arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in self.tensors[model].items()}
-        return encode(Envelope("grant", self._head(self.exchange) | {"groups": int(own.groups)}, arrays))
+    def _read_answer(self, envelope: Envelope, grants: Grants) -> Answer:
+        return read_answer(
+            envelope,
+            grants,
+            self.fleet.catalogue,
+            self.tensors,
+            [model.trainable for model in self.dictionary.models],
+            largest_update=self.largest_update,
+            most_loss=self._most_loss,
+        )
 
     def _head(self, exchange: int) -> dict[str, Any]:
         return {"deployment": self.deployment, "revision": self.fleet.catalogue.revision, "exchange": exchange}

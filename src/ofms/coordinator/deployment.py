@@ -1,8 +1,7 @@
-"""A deployment is a folder: what the server shall do, who its devices are, keys, and what the server remembers."""
+"""A deployment is a folder: the server's configuration, its devices, keys, and the server's checkpoint."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ import numpy as np
 import tomli_w
 
 from ofms.coordinator.coordinator import Coordinator
-from ofms.coordinator.files import DEVICES, SERVER, read_toml, split_address
+from ofms.coordinator.files import SERVER, read_toml, split_address
+from ofms.coordinator.roster import read_roster
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.policies.registry import setting_names
 from ofms.runs.units import parse_bandwidth, parse_budgets
 from ofms.storage.files import write_whole
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 TEMPLATE = """\
 # What the server does. Paths are relative to this file.
@@ -29,14 +27,14 @@ address = {address}
 # The dictionary's folder.
 models = {models}
 
-# Any that `ofms list` shows; its own settings are at the end.
+# A policy that `ofms list` shows; its settings are at the end.
 policy = "ofms-ft"
 seed = 0
 
 # E, what may be uploaded in an exchange: a share of the summed budgets, or bytes as "64MiB".
 bandwidth = "100%"
 
-# n, the samples between two exchanges; T, the horizon in samples, on which tuned rates hang and where the server ends.
+# n, the samples between two exchanges; T, the horizon in samples: tuned rates depend on it, and the server ends there.
 interval = {interval}
 rounds = {rounds}
 
@@ -80,23 +78,8 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         split_address(self.address)
 
 
-class DeviceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A device in `devices.toml`; its place there is its number for good, so revoked ones stay."""
-
-    name: str
-    budget: str
-    key: str
-    revoked: bool = False
-
-
-class Roster(msgspec.Struct, forbid_unknown_fields=True):
-    """`devices.toml`."""
-
-    devices: list[DeviceEntry] = []
-
-
 class Deployment:
-    """A deployment's folder, read."""
+    """Configuration and devices of a deployment."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
@@ -106,7 +89,7 @@ class Deployment:
             raise InvalidInput("devices", 0, f"add one: ofms deploy keys {folder} --device NAME=BUDGET")
 
     def coordinator(self) -> Coordinator:
-        """The server half for these devices, as it is before the first exchange."""
+        """A coordinator for these devices, before the first exchange."""
         dictionary = Dictionary.read(self.folder / self.config.models)
         largest = int(dictionary.catalogue().storage.max())
         budgets = np.concatenate(
@@ -133,29 +116,12 @@ class Deployment:
 
 
 def read_config(folder: Path) -> ServerConfig:
-    """What the server of a deployment shall do."""
+    """Read `server.toml`."""
     return read_toml(folder / SERVER, ServerConfig)
 
 
 def write_config(folder: Path, config: ServerConfig) -> None:
-    """Write `server.toml`; a setting that is None is left out, which is the same, because TOML has no None."""
+    """Write `server.toml`; settings that are None are left out, because TOML has no null."""
     values = msgspec.to_builtins(config)
     values["settings"] = {name: value for name, value in config.settings.items() if value is not None}
     write_whole(folder / SERVER, tomli_w.dumps(values).encode())
-
-
-def read_roster(folder: Path) -> Roster:
-    """The devices of a deployment."""
-    path = folder / DEVICES
-    return read_toml(path, Roster) if path.exists() else Roster()
-
-
-def write_roster(folder: Path, roster: Roster) -> None:
-    write_whole(folder / DEVICES, tomli_w.dumps(msgspec.to_builtins(roster)).encode())
-
-
-def require_name(name: str) -> str:
-    """Refuse a device's name that would not do as a folder's."""
-    if not _NAME.fullmatch(name):
-        raise InvalidInput("device", name, "use letters, digits, '.', '_' and '-', at most 64")
-    return name

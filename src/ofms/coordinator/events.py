@@ -1,4 +1,4 @@
-"""The log of a deployment: a line for everything that happened, by whichever of its processes."""
+"""The event log of a deployment, to which all of its processes append lines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 _LONGEST = 500
 
 
-def tell(path: Path, line: str) -> None:
-    """Append a line with its time; lines of several processes do not mix."""
+def log_event(path: Path, line: str) -> None:
+    """Append a line with its time; one write, so that lines of several processes do not mix."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     shown = "".join(each if each.isprintable() else " " for each in line)
     content = f"{stamp} {' '.join(shown.split())[:_LONGEST]}\n".encode()

@@ -1,4 +1,4 @@
-"""The files of a deployment and of a device by name, and how they are read. No PyTorch here."""
+"""File names of deployments and devices, and how their TOML files are read. Imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_device(folder: Path) -> DeviceFile:
-    """A device's folder, as `ofms deploy keys` made it."""
+    """Read a device's folder, as `ofms deploy keys` made it."""
     for name in (DEVICE_FILE, DEVICE_KEY, AUTHORITY):
         if not (folder / name).is_file():
             raise InvalidInput("device", folder, f"{name} is not there; copy the folder that `ofms deploy keys` made")
@@ -52,7 +52,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
-    """A TOML file as a record, or one line that says what is wrong with it."""
+    """Read a TOML file as a record, or refuse it in one line."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), kind)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A fleet's own certificate authority, the server's certificate, and a key for each device."""
+"""The fleet's certificate authority, the server's certificate, and a key for each device."""
 
 from __future__ import annotations
 
@@ -16,16 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ofms.coordinator.deployment import (
-    TEMPLATE,
-    DeviceEntry,
-    Roster,
-    ServerConfig,
-    read_config,
-    read_roster,
-    require_name,
-    write_roster,
-)
+from ofms.coordinator.deployment import TEMPLATE, ServerConfig, read_config
 from ofms.coordinator.files import (
     AUTHORITY,
     AUTHORITY_KEY,
@@ -38,6 +29,7 @@ from ofms.coordinator.files import (
     DeviceFile,
     split_address,
 )
+from ofms.coordinator.roster import DeviceEntry, Roster, read_roster, require_name, write_roster
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.policies.fleet import require_budgets
@@ -51,10 +43,10 @@ _LOCAL = ("localhost", "127.0.0.1")
 def make_deployment(
     folder: Path, address: str, models: Path, *, hosts: Sequence[str] = (), interval: int = 20, rounds: int = 100_000
 ) -> None:
-    """A new deployment: its `server.toml`, a certificate authority, and a certificate for the server."""
+    """Create a deployment: `server.toml`, a certificate authority, and the server's certificate."""
     host, _ = split_address(address)
     ServerConfig(address=address, models=str(models), interval=interval, rounds=rounds)
-    Dictionary.read(models)
+    Dictionary.read(models).require_deployable()
     names = _names(list(dict.fromkeys([host, *hosts, *_LOCAL])))
     if (folder / SERVER).exists():
         raise InvalidInput("deployment", folder, "it is there already; leave out --server to add devices to it")
@@ -73,7 +65,7 @@ def make_deployment(
 
 
 def add_device(folder: Path, name: str, budget: str, address: str) -> Path:
-    """A key for a new device; the folder to copy onto it."""
+    """Create a device's key; the folder to copy onto the device."""
     roster = read_roster(folder)
     require_name(name)
     parse_budgets(budget, largest=1, clients=1)
@@ -108,7 +100,7 @@ def _require_enough(folder: Path, budgets: Sequence[str]) -> None:
 
 
 def revoke_device(folder: Path, name: str) -> None:
-    """From now on the server has nothing to do with a device."""
+    """Mark a device as revoked; the server shuts it out."""
     roster = read_roster(folder)
     for device in roster.devices:
         if device.name == name:
@@ -117,15 +109,6 @@ def revoke_device(folder: Path, name: str) -> None:
             return
     names = ", ".join(device.name for device in roster.devices) or "none"
     raise InvalidInput("revoke", name, f"there is no such device; there are {names}")
-
-
-def pem_of(openssh: str) -> bytes:
-    """A device's public key as Flower has it."""
-    try:
-        key = serialization.load_ssh_public_key(openssh.encode())
-    except ValueError as error:
-        raise InvalidInput("key", openssh, f"it is not a public key ({error}); see devices.toml") from None
-    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _make_authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -165,7 +148,7 @@ def _make_certificate(
 
 
 def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
-    """Names and addresses for a certificate."""
+    """Host names and addresses as a certificate has them."""
     names: list[x509.GeneralName] = []
     for host in hosts:
         try:
@@ -186,7 +169,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Clocks of devices may be late.
+        # Clocks of devices may be slow.
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=_DAYS))
     )
@@ -199,7 +182,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """For its owner's eyes, from the first moment on."""
+    """Create with mode 0600 before writing."""
     path.touch(mode=0o600)
     path.chmod(0o600)
     with open(path, "wb") as file:

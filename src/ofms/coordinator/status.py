@@ -1,25 +1,59 @@
-"""What a deployment has to tell, for people."""
+"""The status of a deployment: written by its server, read by `ofms deploy status`."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ofms.coordinator.checkpoint import Records
+from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.deployment import read_config
 from ofms.coordinator.files import STATE, STATUS
+from ofms.coordinator.roster import Roster
 from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import format_table
 from ofms.runs.units import human_bytes
+from ofms.storage.files import write_whole
 from ofms.storage.locks import is_locked
 
 _REFUSALS_SHOWN = 10
 
 
+def write_status(
+    folder: Path, coordinator: Coordinator, roster: Roster, nodes: Mapping[int, int], records: Records
+) -> None:
+    """Write `status.json`."""
+    devices = [
+        {"name": device.name, "client": client, "node": nodes.get(client), "revoked": device.revoked}
+        | {"budget": int(coordinator.fleet.budgets[client])}
+        | msgspec.to_builtins(records.counts[client])
+        for client, device in enumerate(roster.devices)
+    ]
+    status = {
+        "deployment": coordinator.deployment,
+        "revision": coordinator.fleet.catalogue.revision,
+        "policy": coordinator.name,
+        "exchange": coordinator.exchange,
+        "exchanges": coordinator.fleet.schedule.exchanges,
+        "finished": coordinator.finished,
+        "frozen": coordinator.frozen,
+        "bytes_down": sum(counts.bytes_down for counts in records.counts),
+        "bytes_up": sum(counts.bytes_up for counts in records.counts),
+        "versions": coordinator.version.tolist(),
+        "history": [moment.exchange for moment in records.history],
+        "devices": devices,
+        "refusals": records.refusals,
+        "written": time.time(),
+    }
+    write_whole(folder / STATUS, msgspec.json.format(msgspec.json.encode(status), indent=2))
+
+
 def read_status(folder: Path) -> dict[str, Any]:
-    """What the server wrote last, and whether it runs."""
+    """The last status, and whether the server is running; reads only."""
     read_config(folder)
     try:
         status = msgspec.json.decode((folder / STATUS).read_bytes(), type=dict[str, Any])
@@ -31,7 +65,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def status_text(status: dict[str, Any]) -> str:
-    """A table of the devices, and what else is worth knowing."""
+    """The status as a summary line, a table of the devices, and the last refusals."""
     ago = time.time() - status["written"]
     state = "running" if status["running"] else "finished" if status["finished"] else "stopped"
     frozen = ", the dictionary is frozen" if status["frozen"] else ""

@@ -1,4 +1,4 @@
-"""What a server believes of a device's letter: everything is checked before anything of it counts."""
+"""Validation of device messages: everything is checked before anything counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_LINES = 20
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """An update of a model that may count: the weight of its importance, and what fine-tuning came to."""
+    """A valid update of a model: its importance weight, and the change of the parameters."""
 
     weight: float
     delta: Tensors
@@ -28,7 +28,7 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a device said in an exchange, as far as it is believed; a line for each thing that is not."""
+    """The valid part of a device's report, and a line for each part that was refused."""
 
     reports: Reports
     updates: Mapping[int, Update]
@@ -36,36 +36,36 @@ class Answer:
 
 
 def read_request(
-    letter: Envelope, client: int, exchange: int, catalogue: Catalogue, budget: int, bandwidth: int | None
+    envelope: Envelope, client: int, exchange: int, catalogue: Catalogue, budget: int, bandwidth: int | None
 ) -> Requests:
-    """The request in a letter, or a refusal of the whole letter; `bandwidth` is None where nobody uploads."""
-    if letter.kind != "request":
-        raise InvalidInput("letter", letter.kind, "a server takes requests")
-    values = letter.values
+    """Read the request in a message, or refuse the whole message; `bandwidth` is None where nobody uploads."""
+    if envelope.kind != "request":
+        raise InvalidInput("message", envelope.kind, "a server takes requests")
+    values = envelope.values
     if values.get("revision") != catalogue.revision:
-        raise InvalidInput("letter", f"revision {_short(values.get('revision'))}", "it is of another dictionary")
+        raise InvalidInput("message", f"revision {_short(values.get('revision'))}", "it is of another dictionary")
     if values.get("client") != client:
-        raise InvalidInput("letter", f"client {_short(values.get('client'))}", f"this node is client {client}")
+        raise InvalidInput("message", f"client {_short(values.get('client'))}", f"this node is client {client}")
     if values.get("exchange") != exchange:
         found = _short(values.get("exchange"))
-        raise InvalidInput("letter", f"exchange {found}", f"exchange {exchange} is asked for now")
-    part = letter.part("request")
+        raise InvalidInput("message", f"exchange {found}", f"exchange {exchange} is asked for now")
+    part = envelope.part("request")
     wanted = _array(part, "wanted", (1, len(catalogue)), "b")
     holding = _array(part, "holding", (1, len(catalogue)), "i")
     needed = int(wanted[0] @ catalogue.storage)
     if needed > budget:
-        raise InvalidInput("letter", f"{needed} bytes wanted", f"the device has {budget}")
+        raise InvalidInput("message", f"{needed} bytes wanted", f"the device has {budget}")
     upload = int(wanted[0] @ catalogue.upload)
     if bandwidth is not None and upload > bandwidth:
-        raise InvalidInput("letter", f"{upload} bytes to upload", f"the bandwidth is {bandwidth}")
+        raise InvalidInput("message", f"{upload} bytes to upload", f"the bandwidth is {bandwidth}")
     held = values.get("held_bytes")
     if not isinstance(held, int) or not 0 <= held <= budget:
-        raise InvalidInput("letter", f"{_short(held)} bytes held", f"the device has {budget}")
+        raise InvalidInput("message", f"{_short(held)} bytes held", f"the device has {budget}")
     return Requests(exchange, np.array([client]), wanted, holding)
 
 
 def read_answer(
-    letter: Envelope,
+    envelope: Envelope,
     grants: Grants,
     catalogue: Catalogue,
     tensors: Sequence[Tensors],
@@ -74,46 +74,49 @@ def read_answer(
     largest_update: float,
     most_loss: float | None,
 ) -> Answer:
-    """The report and the updates in the letter of one client, whose grant is given.
+    """Read the report and the updates of a client to whom `grants` were sent.
 
-    `largest_update` bounds the norm of an update, before importance weighting, by that many times the norm of the
-    parameters which it updates. `most_loss` is what a model's losses of an exchange can come to where the server learns
-    from them, None where it does not.
+    Parameters
+    ----------
+    largest_update
+        The largest norm of an update before importance weighting, in norms of the parameters that it updates.
+    most_loss
+        The largest possible loss of a model in an exchange where the server learns from losses, else None.
     """
     models = len(catalogue)
-    part = letter.part("report")
+    part = envelope.part("report")
     updated = _array(part, "updated", (1, models), "b").copy()
     losses = None
     if most_loss is not None:
         losses = _array(part, "losses", (1, models), "f").astype(np.float64)
         own = losses[grants.held]
         if not ((own >= 0) & (own <= most_loss)).all():
-            raise InvalidInput("letter", "losses", f"they are not from 0 to {most_loss:g} for all models held")
+            raise InvalidInput("message", "losses", f"they are not from 0 to {most_loss:g} for all models held")
         losses = np.where(grants.held, losses, np.nan)
     reports = Reports(grants.exchange, grants.client, losses, updated)
     refused, updates = [], {}
     try:
-        deltas = letter.by_model("delta")
+        deltas = envelope.by_model("delta")
     except ValueError:
-        raise InvalidInput("letter", "an update", "it names no model") from None
+        raise InvalidInput("message", "an update", "it names no model") from None
     for model in sorted(deltas.keys() | set(np.flatnonzero(updated[0]).tolist())):
         try:
             if not 0 <= model < models:
                 raise InvalidInput("model", model, f"unknown; the dictionary has {models}")
-            updates[model] = _read_update(letter, model, deltas.get(model, {}), grants, tensors, trainable)
+            updates[model] = _read_update(envelope, model, deltas.get(model, {}), grants, tensors, trainable)
             _require_moderate(updates[model], model, grants, tensors, largest_update)
         except InvalidInput as error:
             updates.pop(model, None)
             refused.append(f"update refused: {error}")
             if len(refused) > _MOST_LINES:
-                raise InvalidInput("letter", f"{len(deltas)} updates", "too many of them make no sense") from None
+                raise InvalidInput("message", f"{len(deltas)} updates", "too many of them are invalid") from None
             if 0 <= model < models:
                 updated[0, model] = False
     return Answer(replace(reports, updated=updated), updates, tuple(refused))
 
 
 def _read_update(
-    letter: Envelope,
+    envelope: Envelope,
     model: int,
     delta: Mapping[str, AnyArray],
     grants: Grants,
@@ -122,9 +125,9 @@ def _read_update(
 ) -> Update:
     if not (grants.held[0, model] and grants.uploads[0]):
         raise InvalidInput("model", model, "this device was not to upload it")
-    if not letter.part("report")["updated"][0, model]:
-        raise InvalidInput("model", model, "the report does not speak of it")
-    version = _value(letter, "versions", model)
+    if not envelope.part("report")["updated"][0, model]:
+        raise InvalidInput("model", model, "the report does not list it")
+    version = _value(envelope, "versions", model)
     if version != int(grants.version[model]):
         raise InvalidInput("model", model, f"of version {version}, granted was {int(grants.version[model])}")
     if set(delta) != set(trainable[model]):
@@ -135,7 +138,7 @@ def _read_update(
             raise InvalidInput("model", model, f"{name} is {list(array.shape)}, not {list(expected.shape)}")
         if not np.isfinite(array).all():
             raise InvalidInput("model", model, f"{name} is not finite")
-    weight = _value(letter, "weights", model)
+    weight = _value(envelope, "weights", model)
     if not isinstance(weight, float):
         raise InvalidInput("model", model, "its weight is missing")
     return Update(
@@ -161,15 +164,15 @@ def _array(part: Mapping[str, AnyArray], name: str, shape: tuple[int, ...], kind
     array = part.get(name)
     if array is None or array.shape != shape or array.dtype.kind != kind:
         found = "missing" if array is None else f"{array.dtype}{list(array.shape)}"
-        raise InvalidInput("letter", f"{name} {found}", f"give {list(shape)} of kind {kind}")
+        raise InvalidInput("message", f"{name} {found}", f"give {list(shape)} of kind {kind}")
     return array
 
 
 def _short(value: object) -> str:
-    """What somebody else wrote, for the log."""
+    """Untrusted text, cut for the log."""
     return str(value)[:40]
 
 
-def _value(letter: Envelope, field: str, model: int) -> object:
-    values = letter.values.get(field)
+def _value(envelope: Envelope, field: str, model: int) -> object:
+    values = envelope.values.get(field)
     return values.get(str(model)) if isinstance(values, dict) else None

@@ -19,11 +19,3 @@ class InvalidInput(ValueError):
 
 class NotFinite(ArithmeticError):
     """A loss or an update is not finite; nothing was learnt from it."""
-
-
-class ProcessEnded(Exception):
-    """A process that should have gone on did not."""
-
-
-class NotReady(Exception):
-    """A device was asked for a prediction before its first grant."""

@@ -1,1 +1,1 @@
-"""One client on disk: predict, feedback, letters to and from a server; no network in it."""
+"""One client on disk: it predicts, learns, and exchanges messages with a server; no network in it."""

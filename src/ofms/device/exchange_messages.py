@@ -1,4 +1,4 @@
-"""The letters of an exchange: what a device reports and asks for, and what it is granted."""
+"""Messages of an exchange, as a device reads and writes them: grant in, request with report out."""
 
 from __future__ import annotations
 
@@ -14,40 +14,65 @@ from ofms.core.messages import Grants
 from ofms.core.typing import AnyArray
 from ofms.device.held_models import HeldModels
 from ofms.device.memory import Memory
-from ofms.storage.envelope import Envelope, encode, message_arrays
+from ofms.storage.envelope import Envelope, decode, encode, message_arrays
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class SentModel:
+    """A model that came with a grant: its bytes, as they are written to the store, and its tensors."""
+
+    content: bytes
+    tensors: Tensors
+
+
+@dataclass(frozen=True, eq=False)
 class Granted:
-    """A grant that fits: the message, the models that are to be held with their versions, and those that came."""
+    """A valid grant.
+
+    Attributes
+    ----------
+    opening
+        The server's id of this grant, which the report repeats.
+    versions
+        Versions of the models to hold.
+    sent
+        Those of them that came with the grant.
+    """
 
     grants: Grants
+    opening: str
     versions: Mapping[int, int]
-    sent: Mapping[int, Tensors]
+    sent: Mapping[int, SentModel]
 
 
-def read_grant(letter: Envelope, held_models: HeldModels, memory: Memory, budget: int) -> Granted | None:
-    """What a letter grants; None where it came before, a refusal where it is not what was asked for or does not fit."""
-    membership, catalogue = held_models.membership, held_models.membership.fleet.catalogue
-    if (letter.values["deployment"], letter.values["revision"]) != (membership.deployment, catalogue.revision):
-        raise InvalidInput("letter", letter.values["revision"], "it is for another dictionary; ask for a welcome")
-    exchange = int(letter.values["exchange"])
-    if exchange <= memory.exchange:
-        return None
-    if exchange != memory.letter_exchange:
-        raise InvalidInput("letter", f"exchange {exchange}", f"this device asked for {memory.letter_exchange}")
-    arrays = {name: np.asarray(array) for name, array in letter.part("grant").items()}
-    arrays |= {"exchange": np.asarray(exchange), "groups": np.asarray(int(letter.values["groups"]))}
+def require_own_fleet(envelope: Envelope, held_models: HeldModels) -> None:
+    """Refuse a grant of another deployment or dictionary."""
+    membership = held_models.membership
+    known = (membership.deployment, membership.catalogue.revision)
+    if (envelope.values["deployment"], envelope.values["revision"]) != known:
+        found = str(envelope.values["revision"])[:40]
+        raise InvalidInput("message", found, "it is for another dictionary; ask for a welcome")
+
+
+def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budget: int) -> Granted:
+    """Read a grant of the exchange that was requested; refused where it does not fit."""
+    exchange, requested = int(envelope.values["exchange"]), memory.requested_exchange
+    if exchange != requested:
+        raise InvalidInput("message", f"exchange {exchange}", f"this device asked for {requested}")
+    arrays = {name: np.asarray(array) for name, array in envelope.part("grant").items()}
+    arrays |= {"exchange": np.asarray(exchange), "groups": np.asarray(int(envelope.values["groups"]))}
     grants = Grants.from_arrays(arrays)
     versions = {int(model): int(grants.version[model]) for model in np.flatnonzero(grants.held[0])}
     needed = held_models.bytes_of(versions)
     if needed > budget:
-        raise InvalidInput("letter", f"{needed} bytes", f"the grant does not fit the budget of {budget} bytes")
-    sent = {model: held_models.read(model, arrays) for model, arrays in letter.by_model("model").items()}
+        raise InvalidInput("message", f"{needed} bytes", f"the grant does not fit the budget of {budget} bytes")
+    contents = {int(model): array.tobytes() for model, array in envelope.part("model").items()}
+    sent = {model: SentModel(content, held_models.read(model, content)) for model, content in contents.items()}
     for model, version in versions.items():
         if model not in sent and memory.versions.get(model) != version:
-            raise InvalidInput("letter", f"model {model}", "it is granted but neither sent nor here")
-    return Granted(grants, versions, {model: tensors for model, tensors in sent.items() if model in versions})
+            raise InvalidInput("message", f"model {model}", "it is granted but neither sent nor here")
+    needed_models = {model: each for model, each in sent.items() if model in versions}
+    return Granted(grants, str(envelope.values["opening"]), versions, needed_models)
 
 
 def write_request(
@@ -60,9 +85,9 @@ def write_request(
     weights: Mapping[int, float] | None = None,
     anew: bool = False,
 ) -> None:
-    """Put the letter that asks for an exchange into memory, with the report of the one before where there is one.
+    """Put the request for an exchange into memory, with the report of the one before where there is one.
 
-    `anew` asks for all models again: their versions say nothing to this server.
+    `anew` requests all models again: the versions held mean nothing to this server.
     """
     membership, deltas = held_models.membership, deltas or {}
     memory.state, requests = membership.session.request(memory.state, Draws(membership.seed, exchange))
@@ -73,11 +98,25 @@ def write_request(
         arrays |= {f"delta.{model}.{name}": tensor.numpy() for name, tensor in delta.items()}
     values = {
         "deployment": membership.deployment,
-        "revision": membership.fleet.catalogue.revision,
+        "revision": membership.catalogue.revision,
         "client": membership.client,
         "exchange": exchange,
+        "opening": memory.opening,
         "held_bytes": held_models.bytes_of(held_models),
         "versions": {str(model): memory.versions[model] for model in deltas},
         "weights": {str(model): weight for model, weight in (weights or {}).items()},
     }
-    memory.letter, memory.letter_exchange = encode(Envelope("request", values, arrays)), exchange
+    memory.outgoing, memory.requested_exchange = encode(Envelope("request", values, arrays)), exchange
+
+
+def withdraw_report(memory: Memory, opening: str) -> None:
+    """Keep the request that waits for the server and drop its report: the server opened the exchange again.
+
+    The report was computed under another grant, so its weights are wrong under this one.
+    """
+    if memory.outgoing is None:
+        return
+    request = decode(memory.outgoing)
+    arrays = {f"request.{name}": array for name, array in request.part("request").items()}
+    values = {**request.values, "opening": opening, "versions": {}, "weights": {}}
+    memory.opening, memory.outgoing = opening, encode(Envelope(request.kind, values, arrays))

@@ -1,4 +1,4 @@
-"""The models that a device holds: their tensors, the networks that use them, and what is computed with both."""
+"""The models that a device holds: tensors, the networks that use them, outputs and updates."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.device.membership import Membership
 from ofms.policies.local_updates import Adapted, tuning_window_of
+from ofms.storage.tensors import decode_tensors
 
 Sample = tuple[AnyArray, float | int]
 _log = logging.getLogger("ofms.device")
 
 
 class HeldModels:
-    """Tensors by model, in the networks of a membership."""
+    """Tensors by model, loaded into the networks of a membership."""
 
     def __init__(self, membership: Membership, tensors: Mapping[int, Tensors] | None = None) -> None:
         self.membership = membership
@@ -32,37 +33,42 @@ class HeldModels:
         return iter(self.tensors)
 
     def bytes_of(self, models: Iterable[int]) -> int:
-        """What some models take, with the copies that the policy works on."""
+        """Bytes that models take, including the copies that the policy works on."""
         local = self.membership.policy.local
         copies = local.copies if local is not None else 1
-        return copies * sum(int(self.membership.fleet.catalogue.storage[model]) for model in list(models))
+        return copies * sum(int(self.membership.catalogue.storage[model]) for model in list(models))
 
-    def read(self, model: int, arrays: Mapping[str, AnyArray]) -> Tensors:
-        """A model's tensors from a letter, or a refusal where they are not that model's."""
-        if not 0 <= model < len(self.membership.fleet.catalogue):
-            raise InvalidInput("letter", f"model {model}", "there is no such model in the dictionary")
+    def read(self, model: int, content: bytes) -> Tensors:
+        """Decode the tensors of a model; refused unless names, shapes and types are those of its network."""
+        if not 0 <= model < len(self.membership.catalogue):
+            raise InvalidInput("message", f"model {model}", "there is no such model in the dictionary")
         expected = self.membership.trainees.networks[model].state_dict()
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        tensors = decode_tensors(content)
         for name, tensor in expected.items():
             optional = name.endswith("num_batches_tracked")
             if not optional and (name not in tensors or tensors[name].shape != tensor.shape):
-                raise InvalidInput("letter", f"model {model}", f"{name} is missing or of another shape")
+                raise InvalidInput("message", f"model {model}", f"{name} is missing or of another shape")
+        for name, tensor in tensors.items():
+            if name not in expected:
+                raise InvalidInput("message", f"model {model}", f"it has no tensor {name[:40]!r}")
+            if tensor.dtype != expected[name].dtype:
+                raise InvalidInput("message", f"model {model}", f"{name} is {tensor.dtype}, not {expected[name].dtype}")
         return tensors
 
     def put(self, model: int, tensors: Tensors) -> None:
-        """Keep a model's tensors, and let its network use them in place, so that predictions cost what it does."""
+        """Hold a model; its network uses the tensors in place, so that a prediction costs no copy."""
         self.tensors[model] = tensors
         network = self.membership.networks.networks[model]
         network.load_state_dict(tensors, strict=False, assign=True)
         network.requires_grad_(False)
 
     def remove(self, model: int) -> None:
-        """Let go of a model and of its memory."""
+        """Release a model and its memory."""
         del self.tensors[model]
         self.membership.networks.networks[model].to("meta")
 
     def outputs(self, model: int, x: AnyArray, past: Sequence[Sample] = ()) -> AnyArray:
-        """[n, C] outputs of a model, adapted to past samples where the policy does that and there are any."""
+        """[n, C] outputs of a model, adapted to past samples where the policy adapts."""
         local = self.membership.policy.local
         network: Callable[[torch.Tensor], torch.Tensor] = self.membership.networks.networks[model]
         if isinstance(local, Adapted) and past:
@@ -81,9 +87,9 @@ class HeldModels:
         return outputs
 
     def updates(self, exchange: int, tensors: Mapping[int, Tensors], samples: Sequence[Sample]) -> dict[int, Tensors]:
-        """What fine-tuning of some models comes to, before importance weighting."""
+        """Updates of models by fine-tuning, before importance weighting."""
         local = self.membership.policy.local
-        window = tuning_window_of(local, self.membership.fleet.schedule, exchange)
+        window = tuning_window_of(local, self.membership.schedule, exchange)
         if local is None or window is None or not samples:
             return {}
         count = min(window.weights.size, len(samples))

@@ -1,8 +1,8 @@
-"""A journal: entries appended one by one, which are in the file a few milliseconds later.
+"""A journal: records appended one by one, which are in the file a few milliseconds later.
 
-Writing each at once would slow down the network that predicts next by a tenth: a call of the system empties the caches.
-So entries gather for `FLUSH_SECONDS`, and a process that is killed loses no more than that. A record that was cut off
-is dropped when it is read.
+A write per record would slow down the next prediction by a tenth, because a system call evicts the caches. So records
+are buffered for `FLUSH_SECONDS`, and a process that is killed loses no more than that. A truncated record is dropped
+when the journal is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEAD = struct.Struct("<II")
 
 
 class Journal:
-    """Append-only entries in a file."""
+    """Append-only records in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,21 +30,21 @@ class Journal:
         self._lock = threading.Lock()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         self._closed = False
-        # What was cut off goes, else it would hide all that follows.
+        # A truncated record would hide all that follow.
         os.ftruncate(self._file, self.size)
         os.lseek(self._file, 0, os.SEEK_END)
 
-    def append(self, entry: JournalRecord) -> bool:
-        """Take an entry, which `flush` writes; whether it is the first one that waits."""
+    def append(self, record: JournalRecord) -> bool:
+        """Buffer a record, which `flush` writes; whether it is the first in the buffer."""
         with self._lock:
-            self._waiting.append(entry)
+            self._waiting.append(record)
             return len(self._waiting) == 1
 
     def flush(self) -> None:
-        """Write what waits, whole or not at all: half a record would hide all that follows."""
+        """Write the buffer, whole or not at all: half a record would hide all that follow."""
         with self._lock:
             if self._waiting and not self._closed:
-                self._write(b"".join(_sealed(entry.record()) for entry in self._waiting))
+                self._write(b"".join(_framed(record.to_bytes()) for record in self._waiting))
                 self._waiting.clear()
 
     def close(self) -> None:
@@ -67,11 +67,11 @@ class Journal:
 
 
 def read_records(path: Path) -> list[JournalRecord]:
-    """The whole entries of a journal, up to the first one that is not."""
+    """The records of a journal, up to the first truncated one."""
     return [read_record(record) for record in _read_records(path)]
 
 
-def _sealed(record: bytes) -> bytes:
+def _framed(record: bytes) -> bytes:
     return _HEAD.pack(len(record), zlib.crc32(record)) + record
 
 

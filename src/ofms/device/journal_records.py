@@ -1,4 +1,4 @@
-"""What a journal's records say: a prediction was made, or a label came."""
+"""Records of a journal: a prediction was made, or a label came."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PREDICTED, _CLASS, _VALUE = struct.Struct("<cQdB"), struct.Struct("<cQq"), stru
 
 @dataclass(eq=False, slots=True)
 class Predicted:
-    """A float32 input came, and waits for its label."""
+    """A prediction for a float32 input."""
 
     id: int
     since: float
     x: AnyArray
 
-    def record(self) -> bytes:
+    def to_bytes(self) -> bytes:
         head = _PREDICTED.pack(b"p", self.id, self.since, self.x.ndim)
         return head + struct.pack(f"<{self.x.ndim}I", *self.x.shape) + self.x.tobytes()
 
@@ -29,14 +29,14 @@ class Predicted:
 class Labelled:
     """A label came: a class number or a value.
 
-    >>> read_record(Labelled(3, 7).record()), read_record(Labelled(4, 0.1).record())
+    >>> read_record(Labelled(3, 7).to_bytes()), read_record(Labelled(4, 0.1).to_bytes())
     (Labelled(id=3, y=7), Labelled(id=4, y=0.1))
     """
 
     id: int
     y: float | int
 
-    def record(self) -> bytes:
+    def to_bytes(self) -> bytes:
         if isinstance(self.y, int):
             return _CLASS.pack(b"c", self.id, self.y)
         return _VALUE.pack(b"v", self.id, self.y)
@@ -46,7 +46,7 @@ JournalRecord = Predicted | Labelled
 
 
 def read_record(record: bytes) -> JournalRecord:
-    """What a record says."""
+    """Decode a record."""
     if record[:1] == b"p":
         _, id, since, dimensions = _PREDICTED.unpack_from(record)
         shape = struct.unpack_from(f"<{dimensions}I", record, _PREDICTED.size)

@@ -1,4 +1,4 @@
-"""The thread that takes a device's letters from its inbox and puts its own into the outbox."""
+"""The thread that moves messages between a device and its mailbox."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ofms.device.mailbox import Mailbox
 if TYPE_CHECKING:
     from ofms.device.device import Device
 
-_SECONDS_BETWEEN_LOOKS = 0.05
+_POLL_SECONDS = 0.05
 _log = logging.getLogger("ofms.device")
 
 
 class MailThread:
-    """Works until it is told to stop."""
+    """Runs until `stop`."""
 
     def __init__(self, device: Device, mailbox: Mailbox) -> None:
         self._device, self._mailbox = device, mailbox
         self._sent: bytes | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=f"letters of {device.store}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"mail of {device.store}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -33,16 +33,16 @@ class MailThread:
 
     def _work(self) -> None:
         while not self._stopping.is_set():
-            for work in (self._take, self._give):
+            for work in (self._receive, self._send):
                 try:
                     work()
                 except Exception:
-                    # A full disk, say: predictions go on, and so does the next attempt.
-                    _log.exception("letters could not be exchanged; trying again")
+                    # For example a full disk: predictions go on, and the next attempt may succeed.
+                    _log.exception("messages could not be exchanged; trying again")
                     self._stopping.wait(1.0)
-            self._device.wait_change(_SECONDS_BETWEEN_LOOKS)
+            self._device.wait_change(_POLL_SECONDS)
 
-    def _take(self) -> None:
+    def _receive(self) -> None:
         found = self._mailbox.newest()
         if found is None:
             return
@@ -50,14 +50,14 @@ class MailThread:
         try:
             self._device.receive(content)
         except OSError:
-            raise  # It is not the letter's fault.
+            raise  # Not the message's fault: it is tried again.
         except Exception as error:
-            _log.warning("a letter was not taken: %s", error)
+            _log.warning("a message was refused: %s", error)
             self._mailbox.refuse(name, str(error) if isinstance(error, InvalidInput) else repr(error))
         self._mailbox.remove(name)
 
-    def _give(self) -> None:
-        found = self._device.letter()
+    def _send(self) -> None:
+        found = self._device.outgoing()
         if found is not None and found[1] is not self._sent:
             self._mailbox.send(*found)
             self._sent = found[1]

@@ -1,7 +1,7 @@
-"""The two folders in a device's store through which letters pass. No PyTorch here: what carries letters needs none.
+"""Inbox and outbox: the two folders of a device's store through which messages pass. Imports no PyTorch.
 
-What carries letters writes to the inbox and reads the outbox; the device takes from the inbox and writes the outbox.
-Only the newest letter of each matters: an exchange that is over needs no grant.
+The carrier writes the inbox and reads the outbox; the device reads the inbox and writes the outbox. Only the newest
+message of each matters: an exchange that is over needs no grant.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Mailbox:
     def __init__(self, store: Path) -> None:
         self.inbox, self.outbox = store / "inbox", store / "outbox"
 
-    # For what carries letters.
+    # For the carrier.
 
     def deliver(self, content: bytes) -> str:
-        """Put a letter into the inbox, in place of older ones; its name there."""
+        """Put a message into the inbox, in place of older ones; its name there."""
         require_writable(self.inbox)
         name = f"{time.time_ns():020d}"
         older = self._names()
@@ -33,14 +33,14 @@ class Mailbox:
         return name
 
     def answer(self, exchange: int) -> bytes | None:
-        """The device's letter that asks for an exchange, once it is there."""
+        """The device's request for an exchange, once it is there."""
         try:
             return self._request_path(exchange).read_bytes()
         except FileNotFoundError:
             return None
 
     def refusal(self, name: str) -> str | None:
-        """Why the device did not take a letter, where it did not."""
+        """Why the device refused a message; None where it did not."""
         try:
             return self._refusal_path(name).read_text()
         except FileNotFoundError:
@@ -49,7 +49,7 @@ class Mailbox:
     # For the device.
 
     def newest(self) -> tuple[str, bytes] | None:
-        """The newest letter that was delivered, with its name."""
+        """The newest message in the inbox, with its name."""
         for name in reversed(self._names()):
             try:
                 return name, (self.inbox / (name + _ENDING)).read_bytes()
@@ -58,18 +58,18 @@ class Mailbox:
         return None
 
     def remove(self, name: str) -> None:
-        """Take a letter out of the inbox."""
+        """Remove a message from the inbox."""
         (self.inbox / (name + _ENDING)).unlink(missing_ok=True)
 
     def refuse(self, name: str, reason: str) -> None:
-        """Say why a letter was not taken."""
+        """Record why a message was refused."""
         require_writable(self.outbox)
         for path in self.outbox.glob("refusal-*"):
             path.unlink()
         write_whole(self._refusal_path(name), reason.encode())
 
     def send(self, exchange: int, content: bytes) -> None:
-        """Put the letter that asks for an exchange into the outbox, in place of others."""
+        """Put the request for an exchange into the outbox, in place of others."""
         path = self._request_path(exchange)
         require_writable(self.outbox)
         write_whole(path, content)
@@ -78,7 +78,7 @@ class Mailbox:
                 other.unlink()
 
     def in_transit(self) -> int:
-        """Bytes of letters that came and were not taken yet."""
+        """Bytes of messages in the inbox."""
         total = 0
         for name in self._names():
             try:

@@ -1,4 +1,4 @@
-"""What a device remembers besides its models, and how that is written down."""
+"""The state of a device besides its models, and its serialisation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from ofms.storage.envelope import Envelope
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """An input that waits for its label: when it came, in which exchange, and outputs of models that have gone."""
+    """An input that waits for its label.
+
+    Attributes
+    ----------
+    exchange, since
+        In which exchange it came, and when.
+    outputs
+        Outputs by model: of those that predicted, and of those no longer held.
+    """
 
     x: AnyArray
     exchange: int
@@ -26,34 +34,37 @@ class Waiting:
 
 @dataclass(eq=False)
 class Memory:
-    """A device between two events.
+    """A device's state between two events.
 
     Attributes
     ----------
     state
-        The policy's, of this one client.
+        The policy's client state.
     plans
-        By exchange: the current one's, and those whose inputs still wait for labels.
+        By exchange: the current plan, and those whose inputs still wait for labels.
     exchange, open
         The exchange whose models are held (-1 before the first), and whether it still takes labels.
+    opening
+        The id of the grant of that exchange; the report repeats it.
     versions
-        Of the models held.
+        Versions of the models held.
     shape
-        Of inputs, once there was one.
+        Shape of the inputs, None before the first.
     samples
-        The last labelled ones, for fine-tuning.
+        The last labelled samples, for fine-tuning.
     losses, labelled
-        [K] selection losses of the open exchange, and over how many labels.
-    letter, letter_exchange
-        What waits for the server, and the exchange that it asks for.
+        [K] selection losses of the open exchange, summed, and the number of labels.
+    outgoing, requested_exchange
+        The message that waits for the server, and the exchange that it requests.
     welcome
-        The letter that said in whose fleet the device is.
+        The encoded welcome of the fleet.
     """
 
     state: Any = None
     plans: dict[int, Plan] = field(default_factory=dict)
     exchange: int = -1
     open: bool = False
+    opening: str = ""
     versions: dict[int, int] = field(default_factory=dict)
     shape: tuple[int, ...] | None = None
     waiting: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)
@@ -62,17 +73,17 @@ class Memory:
     labelled: int = 0
     next_id: int = 0
     dropped: int = 0
-    letter: bytes | None = None
-    letter_exchange: int = -1
+    outgoing: bytes | None = None
+    requested_exchange: int = -1
     welcome: bytes | None = None
 
     def forget_plans(self) -> None:
-        """Drop the plans that no input waits for any more."""
+        """Drop plans that no waiting input needs."""
         needed = {waiting.exchange for waiting in self.waiting.values()} | {self.exchange}
         self.plans = {exchange: plan for exchange, plan in self.plans.items() if exchange in needed}
 
     def write(self) -> Envelope:
-        """Everything, as a letter to oneself."""
+        """Serialise all state in the message format."""
         arrays, state_values = flatten(self.state, "state.") if self.state is not None else ({}, {})
         for exchange, plan in self.plans.items():
             arrays |= {f"plan.{exchange}.{name}": getattr(plan, name) for name in Plan.__dataclass_fields__}
@@ -83,7 +94,7 @@ class Memory:
             waiting[str(number)] = [each.exchange, each.since]
         for place, (x, _) in enumerate(self.samples):
             arrays[f"sample.{place}"] = x
-        for name, content in (("letter", self.letter), ("welcome", self.welcome)):
+        for name, content in (("outgoing", self.outgoing), ("welcome", self.welcome)):
             if content is not None:
                 arrays[name] = np.frombuffer(content, dtype=np.uint8)
         arrays["losses"] = self.losses
@@ -94,38 +105,40 @@ class Memory:
             "labels": [y for _, y in self.samples],
             "exchange": self.exchange,
             "open": self.open,
+            "opening": self.opening,
             "labelled": self.labelled,
             "next_id": self.next_id,
             "dropped": self.dropped,
             "versions": {str(model): version for model, version in self.versions.items()},
-            "letter_exchange": self.letter_exchange,
+            "requested_exchange": self.requested_exchange,
             "shape": self.shape,
         }
         return Envelope("snapshot", values, arrays)
 
     @classmethod
-    def read(cls, letter: Envelope, template: Any) -> Memory:
-        """What was written; `template` is a new client's state, None where no welcome came yet."""
-        values, arrays = letter.values, letter.arrays
+    def read(cls, snapshot: Envelope, template: Any) -> Memory:
+        """Deserialise; `template` is the initial client state, None before a welcome."""
+        values, arrays = snapshot.values, snapshot.arrays
         memory = cls(
             exchange=int(values["exchange"]),
             open=bool(values["open"]),
+            opening=str(values["opening"]),
             versions={int(model): int(version) for model, version in values["versions"].items()},
             losses=arrays["losses"].copy(),
             labelled=int(values["labelled"]),
             next_id=int(values["next_id"]),
             dropped=int(values["dropped"]),
-            letter=arrays["letter"].tobytes() if "letter" in arrays else None,
+            outgoing=arrays["outgoing"].tobytes() if "outgoing" in arrays else None,
             welcome=arrays["welcome"].tobytes() if "welcome" in arrays else None,
-            letter_exchange=int(values["letter_exchange"]),
+            requested_exchange=int(values["requested_exchange"]),
             shape=None if values.get("shape") is None else tuple(int(size) for size in values["shape"]),
         )
         if template is not None:
             memory.state = unflatten(template, dict(arrays), dict(values["state"]), "state.")
         for exchange in values["plans"]:
-            memory.plans[int(exchange)] = Plan(**letter.part(f"plan.{exchange}"))
+            memory.plans[int(exchange)] = Plan(**snapshot.part(f"plan.{exchange}"))
         for number, (exchange, since) in values["waiting"].items():
-            outputs = {int(model): array for model, array in letter.part(f"output.{number}").items()}
+            outputs = {int(model): array for model, array in snapshot.part(f"output.{number}").items()}
             x = arrays[f"waiting.{number}"]
             memory.waiting[int(number)] = Waiting(x, int(exchange), float(since), outputs)
         for place, label in enumerate(values["labels"]):

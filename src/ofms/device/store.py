@@ -1,13 +1,10 @@
-"""A device's folder: the last snapshot, the journal since, the models held; one process writes it."""
+"""A device's folder: the last snapshot, the journal since, and the files of the models held; one process writes it."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
-import safetensors.torch
-
-from ofms.compute.local import Tensors
 from ofms.core.errors import InvalidInput
 from ofms.device.journal import FLUSH_SECONDS, Journal, read_records
 from ofms.device.journal_records import JournalRecord
@@ -19,7 +16,7 @@ _SNAPSHOT, _MODELS = "snapshot.safetensors", "models"
 
 
 class Store:
-    """What a device wrote, and where it writes."""
+    """The files of a device; a thread writes the journal."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,18 +37,18 @@ class Store:
         self._lock.close()
 
     def snapshot(self) -> Envelope | None:
-        """The last one, or None in a new store."""
+        """The last snapshot, or None in a new store."""
         path = self.folder / _SNAPSHOT
         if not path.exists():
             return None
-        letter = decode(path.read_bytes())
-        self._number = int(letter.values["number"])
-        return letter
+        snapshot = decode(path.read_bytes())
+        self._number = int(snapshot.values["number"])
+        return snapshot
 
-    def keep_snapshot(self, letter: Envelope, versions: dict[int, int]) -> None:
-        """Write everything, begin a new journal, and remove what nobody needs any more."""
+    def keep_snapshot(self, snapshot: Envelope, versions: dict[int, int]) -> None:
+        """Write a snapshot, begin a new journal, and remove files that are no longer needed."""
         self._number += 1
-        content = encode(Envelope(letter.kind, {**letter.values, "number": self._number}, letter.arrays))
+        content = encode(Envelope(snapshot.kind, {**snapshot.values, "number": self._number}, snapshot.arrays))
         write_whole(self.folder / _SNAPSHOT, content)
         self._close_journal()
         self._journal = Journal(self._journal_path)
@@ -63,29 +60,31 @@ class Store:
             if path.name not in wanted:
                 path.unlink()
 
-    def entries(self) -> list[JournalRecord]:
-        """What the journal has since the snapshot; from then on it is written to."""
+    def records(self) -> list[JournalRecord]:
+        """The journal since the snapshot; later records are appended to it."""
         self._journal = Journal(self._journal_path)
         return read_records(self._journal_path)
 
-    def append(self, entry: JournalRecord) -> int:
-        """Take an entry for the journal, which is written shortly after; the journal's size so far."""
+    def append(self, record: JournalRecord) -> int:
+        """Take a record for the journal, which is written shortly after; the journal's size so far."""
         journal = self._journal
         if journal is None:
             raise InvalidInput("store", self.folder, "it was closed; open the device again")
         if self._failure is not None:
-            # What waits is still there: it is written now, or this one is not taken.
+            # Earlier records still wait: they are written now, or this one is not taken.
             journal.flush()
             self._failure = None
-        if journal.append(entry):
+        if journal.append(record):
             self._waiting.set()
         return journal.size
 
-    def keep_model(self, model: int, version: int, tensors: Tensors) -> None:
-        write_whole(self._model_path(model, version), safetensors.torch.save(tensors))
+    def keep_model(self, model: int, version: int, content: bytes) -> None:
+        """Write the file of a model as it came."""
+        write_whole(self._model_path(model, version), content)
 
-    def model(self, model: int, version: int) -> Tensors:
-        return safetensors.torch.load(self._model_path(model, version).read_bytes())
+    def model(self, model: int, version: int) -> bytes:
+        """The file of a model."""
+        return self._model_path(model, version).read_bytes()
 
     def _write(self) -> None:
         """Write the journal shortly after its first record that waits, until the store is closed."""
@@ -102,7 +101,7 @@ class Store:
                 self._failure = error
 
     def _close_journal(self) -> None:
-        """Its descriptor may be another file's the next moment: nothing is written to it any more."""
+        """Close it for good: its descriptor may soon be another file's."""
         journal, self._journal = self._journal, None
         if journal is not None:
             journal.close()

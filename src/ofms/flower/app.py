@@ -1,4 +1,4 @@
-"""The Flower app of a deployment: two modules that import what is installed on each side."""
+"""The Flower app of a deployment: two modules that import the installed package on each side."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILES = {
 
 
 def write_app(folder: Path) -> None:
-    """Write the app where `flwr run` can take it from."""
+    """Write the app to a folder, for `flwr run`."""
     for name, content in FILES.items():
         require_writable((folder / name).parent)
         write_whole(folder / name, content.encode())

@@ -1,4 +1,4 @@
-"""What `flwr supernode register`, `flwr run` and `flwr ls` do, without a process for each."""
+"""The control API of a SuperLink: what `flwr supernode register`, `flwr run` and `flwr ls` do, in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ofms.flower.app import FILES
 
 
 class Control:
-    """A SuperLink on this machine, as who runs it sees it."""
+    """A client of the control API of a SuperLink on this machine."""
 
     def __init__(self, host: str, port: int, authority: Path) -> None:
         self._client = ControlHttpClient.from_server_address(
@@ -44,16 +44,16 @@ class Control:
         self._client.close()
 
     def nodes(self) -> dict[bytes, int]:
-        """The ids of registered nodes, by their public keys."""
+        """Ids of registered nodes by public key."""
         found = self._client.ListNodes(ListNodesRequest()).nodes_info
         return {bytes(node.public_key).strip(): int(node.node_id) for node in found if node.status != "unregistered"}
 
     def register(self, key: bytes, name: str) -> int:
-        """Let in the node that has the private one of a public key; its id."""
+        """Register the node with a public key; its id."""
         return int(self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name)).node_id)
 
     def unregister(self, node: int) -> None:
-        """Let a node in no more."""
+        """Unregister a node."""
         self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
     def start(self, deployment: Path) -> int:

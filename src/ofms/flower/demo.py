@@ -1,4 +1,4 @@
-"""The real thing on one machine: a SuperLink and three SuperNodes with TLS and keys, and three devices with digits."""
+"""A deployment on one machine: a SuperLink and three SuperNodes with TLS and keys, and three devices with digits."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from ofms.coordinator.deployment import ServerConfig, write_config
 from ofms.coordinator.files import APP, DEVICE_FOLDERS, FLOWER
 from ofms.coordinator.keys import add_device, make_deployment
 from ofms.coordinator.status import read_status
-from ofms.core.errors import InvalidInput, ProcessEnded
+from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Integers
 from ofms.data import load_dataset
 from ofms.data.stream import Stream
 from ofms.device.device import Device
 from ofms.drawing.tables import format_table
 from ofms.flower.app import write_app
+from ofms.flower.errors import ProcessEnded
 from ofms.flower.processes import Process, free_port
 from ofms.flower.supervisor import Supervisor
 from ofms.models.dictionary import Dictionary
@@ -38,11 +39,11 @@ from ofms.simulator.formatting import comparison_table
 from ofms.simulator.result import Result
 
 DEVICES, EXCHANGES, SAMPLES = 3, 5, 20
-_SECONDS_BETWEEN_LOOKS = 0.2
+_POLL_SECONDS = 0.2
 
 
 class Player(threading.Thread):
-    """A device's own program: it predicts sample after sample of a stream, and gives each label back."""
+    """A device's program: predicts each sample of a stream, and gives its label back."""
 
     def __init__(self, device: Device, x: AnyArray, y: AnyArray, interval: int) -> None:
         super().__init__(name=f"program of {device.store.name}", daemon=True)
@@ -55,31 +56,31 @@ class Player(threading.Thread):
 
     def run(self) -> None:
         for first in range(0, len(self.x), self.interval):
-            # The simulator's clients see as many samples an exchange as it has, and so does this one.
+            # As simulated clients do, see exactly the samples of an exchange before the next one.
             while not (self.device.ready and self.device.exchange >= first // self.interval):
                 if self.stopping.is_set():
                     return
                 self.device.wait_change(0.1)
-            self.note()
+            self.record_exchange()
             for step in range(first, min(first + self.interval, len(self.x))):
                 answer = self.device.predict(self.x[step])
                 self.answers.append(answer.value)
                 self.device.feedback(answer.id, self.y[step])
 
-    def note(self) -> None:
-        """What it holds and predicts with in this exchange."""
+    def record_exchange(self) -> None:
+        """Record which models are held and predict in this exchange."""
         self.predicting.append(self.device.predicting)
         self.holding.append(self.device.holding)
         self.most_held = max(self.most_held, self.device.held_bytes)
 
     @property
     def right(self) -> list[bool]:
-        """Which answers were right."""
+        """Which predictions were right."""
         return [answer == label for answer, label in zip(list(self.answers), self.y, strict=False)]
 
 
-def run_demo(tell: Callable[[str], None] = print) -> int:
-    """Run it, print its table beside the simulator's, and leave nothing behind; 0 where they agree."""
+def run_demo(echo: Callable[[str], None] = print) -> int:
+    """Run the demo, print its results beside the simulator's, and clean up; 0 where both agree."""
     size: dict[str, Any] = {"clients": DEVICES, "rounds": EXCHANGES * SAMPLES, "interval": SAMPLES}
     config, dictionary = prepare("digits", given=size)
     stream = load_dataset("digits").stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
@@ -89,19 +90,19 @@ def run_demo(tell: Callable[[str], None] = print) -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     expected = simulate("digits", models=dictionary, seed=config.seed, **size)
-    return show(players, status, expected, tell)
+    return show(players, status, expected, echo)
 
 
 def deploy(
     folder: Path, config: RunConfig, dictionary: Dictionary, stream: Stream
 ) -> tuple[list[Player], dict[str, Any]]:
-    """The deployment from its keys to its last exchange; the devices' programs, and the server's last word."""
+    """Run a deployment from its keys to its last exchange; the devices' programs, and the last status."""
     budgets = parse_budgets(config.budget, largest=int(dictionary.catalogue().storage.max()), clients=config.clients)
     fleet = write_deployment(folder / "fleet", config, dictionary, budgets)
     with ExitStack() as stack:
         progress = stack.enter_context(_Progress("a SuperLink with TLS starts"))
-        server = stack.enter_context(Supervisor(fleet, tell=lambda line: None))
-        progress.say(f"{config.clients} SuperNodes start, each with its key")
+        server = stack.enter_context(Supervisor(fleet, echo=lambda line: None))
+        progress.show_stage(f"{config.clients} SuperNodes start, each with its key")
         players = []
         for client in range(config.clients):
             store = folder / f"store-{client}"
@@ -110,24 +111,24 @@ def deploy(
             players.append(Player(device, stream.x[client], stream.y[client], config.interval))
             stack.callback(players[-1].stopping.set)
             players[-1].start()
-        progress.say("devices join")
-        while (how := server.look()) is None:
+        progress.show_stage("devices join")
+        while (how := server.poll()) is None:
             progress.show(_exchange(fleet), [right for player in players for right in player.right])
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_POLL_SECONDS)
         if how != "completed":
             raise ProcessEnded(f"the server app ended: {how}")
         progress.show(_exchange(fleet), [right for player in players for right in player.right])
-        progress.say("everything is stopped")
+        progress.show_stage("everything is stopped")
     return players, read_status(fleet)
 
 
 class _Progress:
-    """A bar on a terminal, a line an exchange elsewhere."""
+    """A bar on a terminal, a line per exchange elsewhere."""
 
     def __init__(self, first: str) -> None:
         form = "{desc} {bar} {n_fmt}/{total_fmt} exchanges [{elapsed}<{remaining}]"
         self._bar = tqdm(total=EXCHANGES, bar_format=form, disable=None)
-        self.say(first)
+        self.show_stage(first)
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +136,7 @@ class _Progress:
     def __exit__(self, *error: object) -> None:
         self._bar.close()
 
-    def say(self, text: str) -> None:
+    def show_stage(self, text: str) -> None:
         if self._bar.disable:
             print(text, file=sys.stderr)
         else:
@@ -143,7 +144,7 @@ class _Progress:
 
     def show(self, exchange: int, right: list[bool]) -> None:
         if right and exchange > self._bar.n:
-            self.say(f"accuracy so far {100 * np.mean(right):.1f} %")
+            self.show_stage(f"accuracy so far {100 * np.mean(right):.1f} %")
         self._bar.n = exchange
         self._bar.refresh()
 
@@ -159,7 +160,7 @@ def start_node(fleet: Path, client: int, store: Path) -> Process:
 def write_deployment(
     folder: Path, config: RunConfig, dictionary: Dictionary, budgets: Integers, **changes: Any
 ) -> Path:
-    """A deployment on loopback that does what a run of the simulator does."""
+    """Write a deployment on loopback that does what a simulated run does."""
     dictionary.write(folder / "models")
     address = f"127.0.0.1:{free_port()}"
     make_deployment(folder, address, folder / "models")
@@ -180,14 +181,14 @@ def write_deployment(
     return folder
 
 
-def show(players: list[Player], status: dict[str, Any], expected: Result, tell: Callable[[str], None]) -> int:
-    """The table, and whether devices chose and held what the simulator's clients did."""
+def show(players: list[Player], status: dict[str, Any], expected: Result, echo: Callable[[str], None]) -> int:
+    """Print the results; 0 where devices chose and held what simulated clients did."""
     score = np.array([np.mean(player.right) for player in players])
     deployed = replace(expected, clients={"score": score}, bound=None)
-    tell(comparison_table([("deployed on Flower", deployed), ("simulated", expected)], expected))
-    votes, held = expected.history["prediction_weights"].argmax(axis=2), expected.history["held"]
+    echo(comparison_table([("deployed on Flower", deployed), ("simulated", expected)], expected))
+    chosen, held = expected.history["prediction_weights"].argmax(axis=2), expected.history["held"]
     same = sum(
-        predicting == [int(votes[exchange, client])] and holding == np.flatnonzero(held[exchange, client]).tolist()
+        predicting == [int(chosen[exchange, client])] and holding == np.flatnonzero(held[exchange, client]).tolist()
         for client, player in enumerate(players)
         for exchange, (predicting, holding) in enumerate(zip(player.predicting, player.holding, strict=True))
     )
@@ -199,7 +200,7 @@ def show(players: list[Player], status: dict[str, Any], expected: Result, tell: 
         ["most held by a device", f"{human_bytes(most)} of {human_bytes(budget)}"],
         ["refused", str(len(status["refusals"]))],
     ]
-    tell("\n" + format_table(["over the network", ""], rows))
+    echo("\n" + format_table(["over the network", ""], rows))
     return int(same != len(players) * EXCHANGES)
 
 

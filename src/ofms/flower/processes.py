@@ -1,4 +1,4 @@
-"""Flower's processes, with the flags that a deployment needs; what is started here is ended here."""
+"""Processes of a deployment: Flower's commands with the flags they need, and process trees that end together."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 from ofms.coordinator.files import AUTHORITY, CERTIFICATE, CERTIFICATE_KEY, DEVICE_KEY, FLOWER
 from ofms.core.errors import InvalidInput
 
 _STOP_SECONDS = 10.0
-_SECONDS_BETWEEN_LOOKS = 1.0
-_SECONDS_BEFORE_AGAIN = 5.0
-# A SuperNode whose run ended while it took a message answers every later one with the reply to the one before.
+_POLL_SECONDS = 1.0
+_RESTART_SECONDS = 5.0
+# Logged by a SuperNode whose run ended while it took a message: from then on it answers each message with the reply to
+# the one before.
 _MIXED_UP = "Ignoring message"
 _PR_SET_PDEATHSIG = 1
 
@@ -34,7 +37,7 @@ def free_port() -> int:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What Flower's processes are started with: no telemetry, no look for updates, its files in a folder of ours."""
+    """The environment of Flower's processes: no telemetry, no update check, its files in `home`."""
     home.mkdir(parents=True, exist_ok=True)
     # They start each other by name.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -48,7 +51,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def superlink_command(folder: Path, host: str, port: int) -> list[str]:
-    """The SuperLink of a deployment, with TLS, and with nodes that must show who they are."""
+    """The command of a deployment's SuperLink, with TLS and authentication of nodes."""
     options = {
         "--ssl-certfile": str(folder / CERTIFICATE),
         "--ssl-keyfile": str(folder / CERTIFICATE_KEY),
@@ -63,7 +66,7 @@ def superlink_command(folder: Path, host: str, port: int) -> list[str]:
 
 
 def supernode_command(device: Path, store: Path, server: str, port: int) -> list[str]:
-    """The SuperNode of a device, whose folder has its key and the fleet's authority."""
+    """The command of a device's SuperNode; the device's folder has its key and the fleet's authority."""
     if "'" in str(store):
         raise InvalidInput("store", store, "Flower takes no path with a quote in it; name another")
     options = {
@@ -77,7 +80,7 @@ def supernode_command(device: Path, store: Path, server: str, port: int) -> list
 
 
 class Process:
-    """A process with all that it starts; its output goes to a file or to a pipe."""
+    """A process with its descendants; its output goes to a file or to a pipe."""
 
     def __init__(self, command: list[str], home: Path, log: Path | int, **variables: str) -> None:
         self.log = log
@@ -91,18 +94,20 @@ class Process:
                 start_new_session=True,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
-        # With the time at which each began: a number alone may be another process's by now.
-        self._family: dict[int, str] = {}
+        self._root = psutil.Process(self._process.pid)
+        # Descendants seen so far: by the time that they must end, they may have another parent. psutil compares start
+        # times, so that a reused process id is not taken for one of them.
+        self._family: set[psutil.Process] = set()
         self._remember()
 
     def lines(self) -> Iterator[str]:
-        """What it prints, where that goes to a pipe, until it ends."""
+        """Lines of its output, where that goes to a pipe, until it ends."""
         if self._process.stdout is None:
             return
         pipe, rest = self._process.stdout.fileno(), b""
-        # Its children have the pipe too, and may outlive it: its end says nothing.
+        # Its children inherit the pipe and may outlive it, so the end of the pipe tells nothing.
         while not self.ended:
-            if select.select([pipe], [], [], _SECONDS_BETWEEN_LOOKS)[0]:
+            if select.select([pipe], [], [], _POLL_SECONDS)[0]:
                 *whole, rest = (rest + os.read(pipe, 65536)).split(b"\n")
                 yield from (line.decode(errors="replace") for line in whole)
         while select.select([pipe], [], [], 0)[0] and (content := os.read(pipe, 65536)):
@@ -115,14 +120,14 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it ended; what it started meanwhile is remembered, to be ended too."""
+        """Whether it ended; its descendants are remembered, to be ended too."""
         if self._process.poll() is not None:
             return True
         self._remember()
         return False
 
     def last_lines(self, count: int = 3) -> str:
-        """The end of what it printed."""
+        """The last lines of its log."""
         if not isinstance(self.log, Path):
             return ""
         with contextlib.suppress(OSError):
@@ -130,93 +135,69 @@ class Process:
         return ""
 
     def stop(self) -> None:
-        """End it and whatever it started: asked first, then made to."""
-        self._remember()
+        """Terminate it and its descendants; kill those that do not end in time."""
         self._signal(signal.SIGTERM)
         until = time.monotonic() + _STOP_SECONDS
-        while (self._process.poll() is None or self._family) and time.monotonic() < until:
-            self._forget_ended()
+        while (self._process.poll() is None or any(map(_is_alive, self._family))) and time.monotonic() < until:
             time.sleep(0.1)
         self.kill()
 
     def kill(self) -> None:
-        """End it and whatever it started at once, as a power cut would."""
-        self._remember()
+        """Kill it and its descendants at once, as a power cut would."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         until = time.monotonic() + _STOP_SECONDS
-        while self._family and time.monotonic() < until:
+        while any(map(_is_alive, self._family)) and time.monotonic() < until:
             time.sleep(0.01)
-            self._forget_ended()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
     def _remember(self) -> None:
-        """What it started so far and is still there; it may be somebody else's child by the time that it must end."""
         if self._process.poll() is None:
-            for pid in descendants(self._process.pid):
-                if began := _began(pid):
-                    self._family[pid] = began
-        self._forget_ended()
-
-    def _forget_ended(self) -> None:
-        self._family = {pid: began for pid, began in self._family.items() if _began(pid) == began}
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._family |= set(self._root.children(recursive=True))
+        self._family = {process for process in self._family if _is_alive(process)}
 
     def _signal(self, number: int) -> None:
+        self._remember()
         if self._process.poll() is None:
             self._process.send_signal(number)
-        for pid, began in self._family.items():
-            if _began(pid) == began:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, number)
+        for process in self._family:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                process.send_signal(number)
 
 
-def keep_node(command: list[str], home: Path, tell: Callable[[str], None]) -> None:
-    """Run a SuperNode, and start it again whenever it ends: a server may be away, or still think that it is here."""
+def keep_node(command: list[str], home: Path, echo: Callable[[str], None]) -> None:
+    """Run a SuperNode, and restart it whenever it ends: the server may be away, or take it for still connected."""
     while True:
         process = Process(command, home, subprocess.PIPE)
         try:
             for line in process.lines():
-                tell(line)
+                echo(line)
                 if _MIXED_UP in line:
                     break
         finally:
             process.stop()
-        tell(f"the SuperNode ended; it starts again in {_SECONDS_BEFORE_AGAIN:.0f} s")
-        time.sleep(_SECONDS_BEFORE_AGAIN)
+        echo(f"the SuperNode ended; it starts again in {_RESTART_SECONDS:.0f} s")
+        time.sleep(_RESTART_SECONDS)
 
 
 def descendants(pid: int) -> set[int]:
-    """The processes that a process started, and those that they did; Linux alone."""
-    children: dict[int, list[int]] = {}
-    for parent, child in _parents():
-        children.setdefault(parent, []).append(child)
-    found: set[int] = set()
-    frontier = [pid]
-    while frontier:
-        for child in children.get(frontier.pop(), []):
-            if child not in found:
-                found.add(child)
-                frontier.append(child)
-    return found
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-            yield int(fields[1]), int(stat.parent.name)
-
-
-def _began(pid: int) -> str | None:
-    """When a process began, None where it has ended."""
+    """Ids of the processes that a process started, directly or not."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (OSError, IndexError):
-        return None
-    return None if fields[0] == "Z" else fields[19]
+        return {process.pid for process in psutil.Process(pid).children(recursive=True)}
+    except psutil.NoSuchProcess:
+        return set()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _die_with_parent() -> None:
-    """So that nothing is left behind, even where the parent is killed."""
+    """Ask the kernel to terminate this process when its parent is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

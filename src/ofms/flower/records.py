@@ -1,59 +1,40 @@
-"""Letters as Flower's records and back: plain values, plain arrays, nothing pickled. No PyTorch here."""
+"""Encoded envelopes as the content of Flower's messages and back: opaque bytes, nothing pickled. Imports no PyTorch."""
 
 from __future__ import annotations
 
-import io
-import math
-from typing import Any
+from itertools import pairwise
 
-import msgspec
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from ofms.core.errors import InvalidInput
-from ofms.core.typing import AnyArray
-from ofms.storage.envelope import PROTOCOL, Envelope, require_protocol
+from ofms.storage.envelope import PROTOCOL, array_bounds, require_protocol
+
+_HEAD, _CONTENT, _BYTES = "message", "content", "bytes"
+_LEAST_PIECE = 16 * 1024
 
 
-def to_record(letter: Envelope) -> RecordDict:
-    """A letter as a message's content: each array by itself, so that Flower sends one that many get only once."""
-    head = ConfigRecord(
-        {"protocol": PROTOCOL, "kind": letter.kind, "values": msgspec.json.encode(letter.values).decode()}
-    )
-    arrays = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in letter.arrays.items()})
-    return RecordDict({"letter": head, "arrays": arrays})
+def to_record(content: bytes, *, wait: float = 0.0) -> RecordDict:
+    """Wrap an encoded envelope; `wait` is how many seconds the carrier waits for the device's answer.
+
+    The bytes are cut around large arrays: Flower transfers a piece that several messages share, such as a model that
+    many devices get, only once.
+    """
+    bounds = sorted({0, len(content), *array_bounds(content, _LEAST_PIECE)})
+    pieces = [content[first:stop] for first, stop in pairwise(bounds)]
+    arrays = {f"{place:06d}": Array("uint8", (len(piece),), _BYTES, piece) for place, piece in enumerate(pieces)}
+    head = ConfigRecord({"protocol": PROTOCOL, "wait": float(wait)})
+    return RecordDict({_HEAD: head, _CONTENT: ArrayRecord(arrays)})
 
 
-def from_record(content: RecordDict) -> Envelope:
-    """The letter in a message, or a refusal; what it says is not trusted, how large its arrays are included."""
+def from_record(record: RecordDict) -> tuple[bytes, float]:
+    """Unwrap the bytes of an envelope and `wait`, or refuse a message that holds none."""
     try:
-        head = content.config_records["letter"]
+        head = record.config_records[_HEAD]
         require_protocol(head["protocol"])
-        values = msgspec.json.decode(str(head["values"]), type=dict[str, Any])
-        arrays = {str(name): _plain(array) for name, array in content.array_records["arrays"].items()}
-        return Envelope(str(head["kind"]), values, arrays)
+        pieces = record.array_records[_CONTENT]
+        content = b"".join(pieces[name].data for name in sorted(pieces))
+        return content, float(head["wait"])  # type: ignore[arg-type]
     except InvalidInput:
         raise
     except Exception as error:
-        raise InvalidInput("message", type(error).__name__, "it holds no letter") from None
-
-
-def record_size(content: RecordDict) -> int:
-    """The bytes of a message's content: its arrays as they travel, its values as they are written."""
-    arrays = sum(len(array.data) for record in content.array_records.values() for array in record.values())
-    values = sum(len(str(value)) for record in content.config_records.values() for value in record.values())
-    return arrays + values
-
-
-def _plain(array: Array) -> AnyArray:
-    """An array of numbers or flags, as long as its content is."""
-    stream = io.BytesIO(array.data)
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, kind = read(stream)
-    content = memoryview(array.data)[stream.tell() :]
-    if fortran or kind.kind not in "biuf" or kind.itemsize > 8 or not kind.isnative:
-        raise InvalidInput("message", str(kind)[:40], "arrays are of plain numbers or flags")
-    if len(content) != math.prod(shape) * kind.itemsize:
-        raise InvalidInput("message", str(list(shape))[:40], "an array is not as long as it says")
-    return np.frombuffer(content, dtype=kind).reshape(shape)
+        raise InvalidInput("message", type(error).__name__, "it holds no envelope") from None

@@ -1,10 +1,10 @@
-"""Flower's SuperLink with two things added: who controls it, and who was turned away.
+"""Flower's SuperLink with an access check before its control API, and a log of refused nodes.
 
     python -m ofms.flower.superlink [the options of flower-superlink]
 
-The SuperLink serves nodes (`/v1/fleet`), the apps that it runs (`/v1/runtime`) and whoever starts runs and registers
-nodes (`/v1/control`) on one port, and the last of them without asking who it is. Here a request from another machine
-gets through to the fleet's part only. Nodes that are not let in get a line in the file that `OFMS_EVENTS` names.
+On one port, the SuperLink serves nodes (`/v1/fleet`), the apps that it runs (`/v1/runtime`) and the control API
+(`/v1/control`), which starts runs and registers nodes without authentication. Here requests from other machines reach
+the fleet's part only. Refused nodes are logged in the file that `OFMS_EVENTS` names.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from flwr.superlink.cli.flower_superlink import flower_superlink
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
-from ofms.coordinator.events import tell
+from ofms.coordinator.events import log_event
 
 _FOR_ALL = ("/v1/fleet/", "/health")
-_QUIET_SECONDS = 60.0
-_MOST_TOLD = 10_000
+_REPEAT_SECONDS = 60.0
+_MOST_LOGGED = 10_000
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_told: dict[str, float] = {}
+_logged_at: dict[str, float] = {}
 
 
-def turned_away(who: str, why: str) -> None:
-    """Write down who was not let in; the same one again only after a while."""
+def log_refusal(who: str, why: str) -> None:
+    """Log who was turned away; the same line again only after a while."""
     line = f"{who} was turned away: {why}"
     now = time.monotonic()
-    if len(_told) > _MOST_TOLD:
-        _told.clear()
-    if now - _told.get(line, -_QUIET_SECONDS) >= _QUIET_SECONDS:
-        _told[line] = now
+    if len(_logged_at) > _MOST_LOGGED:
+        _logged_at.clear()
+    if now - _logged_at.get(line, -_REPEAT_SECONDS) >= _REPEAT_SECONDS:
+        _logged_at[line] = now
         if events := os.environ.get("OFMS_EVENTS"):
-            tell(Path(events), line)
+            log_event(Path(events), line)
 
 
 class Gate:
-    """Refuses what is not the fleet's where it comes from another machine, and notes which nodes are not known."""
+    """Middleware: refuses requests of other machines outside the fleet's part, and logs nodes that are not known."""
 
     def __init__(self, app: Application) -> None:
         self.app = app
@@ -63,20 +63,20 @@ class Gate:
         path, client = str(scope["path"]), scope.get("client")
         who = client[0] if client else "somebody"
         if not allowed(path, client, scope.get("server")):
-            turned_away(who, "it asked for what is for this machine alone")
+            log_refusal(who, "it asked for what is for this machine alone")
             await PlainTextResponse("only from the server's own machine", status_code=403)(scope, receive, send)
             return
 
         async def watched(event: Any) -> None:
             if path == "/v1/fleet/activate-node" and event["type"] == "http.response.start" and event["status"] >= 400:
-                turned_away(f"a node at {who}", "it is not registered, or was here a moment ago")
+                log_refusal(f"a node at {who}", "it is not registered, or was here a moment ago")
             await send(event)
 
         await self.app(scope, receive, watched)
 
 
 def allowed(path: str, client: tuple[str, int] | None, server: tuple[str, int | None] | None = None) -> bool:
-    """Whether a path is for whom asks.
+    """Whether this address may request this path.
 
     >>> allowed("/v1/fleet/pull", ("10.0.0.7", 1)), allowed("/v1/control/run", ("10.0.0.7", 1))
     (True, False)
@@ -92,14 +92,14 @@ def allowed(path: str, client: tuple[str, int] | None, server: tuple[str, int | 
     if client is None:
         return False
     if server is not None and client[0] == server[0]:
-        return True  # From the very address that it listens on.
+        return True  # From the address that it listens on.
     address = ipaddress.ip_address(client[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
 
 
 class Handshake(ssl.SSLObject):
-    """A connection's TLS, which notes who does not speak it."""
+    """The TLS of a connection; logs clients that do not speak it."""
 
     def do_handshake(self) -> None:
         try:
@@ -108,7 +108,7 @@ class Handshake(ssl.SSLObject):
             raise
         except ssl.SSLError as error:
             if error.reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "HTTPS_PROXY_REQUEST"):
-                turned_away("a node", "it came without TLS")
+                log_refusal("a node", "it came without TLS")
             raise
 
 
@@ -117,7 +117,7 @@ def main() -> None:
 
     def load(self: uvicorn.config.Config) -> None:
         own_load(self)
-        # Every node asks every three seconds.
+        # Each node polls every three seconds.
         logging.getLogger("uvicorn.access").disabled = True
         if self.ssl is not None:
             self.ssl.sslobject_class = Handshake

@@ -1,4 +1,4 @@
-"""`ofms deploy server`: the SuperLink, the devices' keys in it, and the server app, started again if it ends early."""
+"""`ofms deploy server`: runs the SuperLink, registers the devices' keys, and restarts a server app that ends early."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from typing import Self
 
 import httpx
 
-from ofms.coordinator.deployment import Deployment, read_roster
+from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.files import AUTHORITY, EVENTS, FLOWER, split_address
-from ofms.coordinator.keys import pem_of
 from ofms.coordinator.persistence import PersistentCoordinator
-from ofms.core.errors import InvalidInput, ProcessEnded
+from ofms.coordinator.roster import read_roster
+from ofms.core.errors import InvalidInput
 from ofms.flower.control import Control
+from ofms.flower.errors import ProcessEnded
 from ofms.flower.processes import Process, superlink_command
 from ofms.storage.files import require_writable
 from ofms.storage.locks import FolderLock
 
-_SECONDS_BETWEEN_LOOKS = 1.0
-_SECONDS_BETWEEN_QUESTIONS = 2.0
+_POLL_SECONDS = 1.0
+_REFRESH_SECONDS = 2.0
 _START_SECONDS = 60.0
 _MOST_FAILURES = 3
-# Every node asks every three seconds, and Flower would say so.
+# Flower would log each node's poll, every three seconds.
 _QUIET = {"FLWR_LOG_LEVEL": os.environ.get("FLWR_LOG_LEVEL", "WARNING")}
 
 
@@ -37,26 +38,27 @@ class Supervisor:
     Parameters
     ----------
     listen
-        The address to listen on; by default all of them, or loopback where that is where devices find the server.
-    tell
-        Gets the lines of the log as they come.
+        The address to listen on; by default all, or loopback where the server's address is that.
+    echo
+        Called with each new line of the event log.
     """
 
-    def __init__(self, folder: Path, *, listen: str | None = None, tell: Callable[[str], None] = print) -> None:
+    def __init__(self, folder: Path, *, listen: str | None = None, echo: Callable[[str], None] = print) -> None:
         self.deployment = Deployment(folder)
-        self.folder, self._tell = self.deployment.folder, tell
-        # Whatever is wrong with it is said before anything starts.
-        PersistentCoordinator(self.deployment, look_only=True)
+        self.folder, self._echo = self.deployment.folder, echo
+        # Mistakes are reported before anything starts.
+        PersistentCoordinator(self.deployment, read_only=True)
         host, self.port = split_address(self.deployment.config.address)
         self.listen = listen or ("127.0.0.1" if host in ("127.0.0.1", "localhost") else "0.0.0.0")
         self._home = self.folder / FLOWER
         require_writable(self._home)
         self._lock = FolderLock(self._home)
-        self._told = self._events_size()
+        self._echoed = self._events_size()
         self._superlink: Process | None = None
         self._control: Control | None = None
+        self._registered: set[bytes] | None = None
         self._run = 0
-        self._asked = 0.0
+        self._refreshed = 0.0
 
     def __enter__(self) -> Self:
         log = self._home / "superlink.log"
@@ -66,7 +68,7 @@ class Supervisor:
             self._superlink = Process(command, self._home, log, OFMS_EVENTS=str(self.folder / EVENTS), **_QUIET)
             _wait_for_answer(self._superlink, host, self.port, self.folder / AUTHORITY)
             self._control = Control(host, self.port, self.folder / AUTHORITY)
-            self._let_in()
+            self._register_devices()
             self._run = self._control.start(self.folder)
         except httpx.HTTPError as error:
             self._stop()
@@ -82,10 +84,10 @@ class Supervisor:
         self._stop()
 
     def run(self) -> None:
-        """Until the horizon; a server app that ends early is started again from its checkpoint."""
+        """Run to the horizon; a server app that ends early is restarted from its checkpoint."""
         failures, reached = 0, self._exchange()
         while True:
-            how = self.look()
+            how = self.poll()
             if how == "completed":
                 return
             if how is not None:
@@ -93,35 +95,35 @@ class Supervisor:
                 reached = self._exchange()
                 if failures >= _MOST_FAILURES:
                     raise ProcessEnded(f"the server app ended {failures} times without an exchange: {how}")
-                self._tell(f"the server app ended ({how}); starting it again")
+                self._echo(f"the server app ended ({how}); starting it again")
                 self._start()
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_POLL_SECONDS)
 
-    def look(self) -> str | None:
-        """Pass on new lines of the log, shut out who was revoked; how the server app ended, where it did."""
+    def poll(self) -> str | None:
+        """Echo new events, and shut out revoked devices; how the server app ended, None while it runs."""
         if self._superlink is None or self._control is None:
             raise RuntimeError("the server was not started")
         if self._superlink.ended:
             raise ProcessEnded(f"the SuperLink ended; {self._superlink.log}:\n{self._superlink.last_lines()}")
-        self._pass_on()
+        self._echo_events()
         now = time.monotonic()
-        if now - self._asked < _SECONDS_BETWEEN_QUESTIONS:
+        if now - self._refreshed < _REFRESH_SECONDS:
             return None
-        self._asked = now
+        self._refreshed = now
         with contextlib.suppress(httpx.HTTPError):
-            self._let_in()
+            self._register_devices()
             return self._control.ended(self._run)
         return None
 
     @property
     def pid(self) -> int:
-        """The SuperLink's process, whose children the apps are."""
+        """The process id of the SuperLink, which starts the apps."""
         if self._superlink is None:
             raise RuntimeError("the server was not started")
         return self._superlink.pid
 
     def kill(self) -> None:
-        """End everything at once, as a power cut would."""
+        """Kill everything at once, as a power cut would."""
         if self._superlink is not None:
             self._superlink.kill()
         self._stop()
@@ -130,35 +132,33 @@ class Supervisor:
         if self._control is not None:
             self._run = self._control.start(self.folder)
 
-    def _let_in(self) -> None:
-        """Register the devices' keys; those that were revoked go."""
+    def _register_devices(self) -> None:
+        """Register the keys of the devices, and unregister revoked ones."""
         if self._control is None:
             return
         try:
-            devices = read_roster(self.folder).devices
+            roster = read_roster(self.folder)
         except InvalidInput:
-            return  # Somebody is at it; the server app says so.
-        wanted = {pem_of(device.key).strip(): device for device in devices}
-        if self._registered == {key for key, device in wanted.items() if not device.revoked}:
+            return  # The roster is being edited or has a mistake, which the server app logs: keep the last valid one.
+        wanted = {key: roster.devices[client] for key, client in roster.public_keys().items()}
+        active = {key for key, device in wanted.items() if not device.revoked}
+        if self._registered == active:
             return
         there = self._control.nodes()
         for key, node in there.items():
-            if key not in wanted or wanted[key].revoked:
+            if key not in active:
                 self._control.unregister(node)
-        for key, device in wanted.items():
-            if not device.revoked and key not in there:
-                self._control.register(key + b"\n", device.name)
-        self._registered = {key for key, device in wanted.items() if not device.revoked}
+        for key in active - there.keys():
+            self._control.register(key + b"\n", wanted[key].name)
+        self._registered = active
 
-    _registered: set[bytes] | None = None
-
-    def _pass_on(self) -> None:
+    def _echo_events(self) -> None:
         with contextlib.suppress(FileNotFoundError), open(self.folder / EVENTS, "rb") as events:
-            events.seek(self._told)
+            events.seek(self._echoed)
             whole, newline, _ = events.read().rpartition(b"\n")
-            self._told += len(whole) + len(newline)
+            self._echoed += len(whole) + len(newline)
             for line in whole.decode(errors="replace").splitlines():
-                self._tell(line)
+                self._echo(line)
 
     def _events_size(self) -> int:
         with contextlib.suppress(FileNotFoundError):
@@ -167,7 +167,7 @@ class Supervisor:
 
     def _exchange(self) -> int:
         with contextlib.suppress(InvalidInput):
-            return PersistentCoordinator(self.deployment, look_only=True).coordinator.exchange
+            return PersistentCoordinator(self.deployment, read_only=True).coordinator.exchange
         return -1
 
     def _stop(self) -> None:
@@ -175,7 +175,7 @@ class Supervisor:
             self._superlink.stop()
         if self._control is not None:
             self._control.__exit__(None, None, None)
-        self._pass_on()
+        self._echo_events()
         self._lock.close()
 
 

@@ -199,6 +199,18 @@ class Dictionary:
                         f"{model.name}: {name}", "not finite", f"{source}: train or copy the model again"
                     )
 
+    def require_deployable(self) -> None:
+        """Refuse a dictionary that devices cannot build or compute with: they compute in float32."""
+        for model in self.models:
+            if not model.architecture:
+                raise InvalidInput("models", model.name, "a device must build it: give its architecture")
+            own = model.module.state_dict()
+            for name, tensor in model.tensors.items():
+                for dtype in (tensor.dtype, own[name].dtype):
+                    if dtype.is_floating_point and dtype != torch.float32:
+                        remedy = "devices compute in float32; convert the model (`module.float()`) and write it again"
+                        raise InvalidInput(f"{model.name}: {name}", dtype, remedy)
+
 
 def _stored(module: nn.Module) -> Tensors:
     state = module.state_dict()

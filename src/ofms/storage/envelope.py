@@ -1,4 +1,8 @@
-"""Letters: what crosses between a device and its server, as bytes. Plain arrays and JSON; nothing is unpickled."""
+"""The message envelope: what crosses between a device and its server, as bytes. Arrays and JSON; nothing is unpickled.
+
+An encoded envelope is a safetensors file whose metadata holds the protocol version, the kind and plain values. The
+sender encodes it once; everything between sender and receiver passes the bytes on as they are.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ from ofms.core.messages import Message
 from ofms.core.typing import AnyArray
 
 PROTOCOL = 2
+_METADATA, _HEAD = "__metadata__", "ofms"
+_MALFORMED = (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,47 +33,81 @@ class Envelope:
     arrays: Mapping[str, AnyArray] = field(default_factory=dict)
 
     def part(self, name: str) -> dict[str, AnyArray]:
-        """The arrays of one part of the letter, without its name."""
+        """The arrays under `name.`, without that prefix."""
         prefix = f"{name}."
         return {key.removeprefix(prefix): array for key, array in self.arrays.items() if key.startswith(prefix)}
 
     def by_model(self, name: str) -> dict[int, dict[str, AnyArray]]:
-        """The arrays of one part by model and by their own names; their keys are `name.model.own`."""
+        """The arrays under `name.` by model and tensor; their keys are `name.model.tensor`."""
         found: dict[int, dict[str, AnyArray]] = {}
         for key, array in self.part(name).items():
-            model, _, own = key.partition(".")
-            found.setdefault(int(model), {})[own] = array
+            model, _, tensor = key.partition(".")
+            found.setdefault(int(model), {})[tensor] = array
         return found
 
 
-def encode(letter: Envelope) -> bytes:
-    """A letter as bytes."""
-    head = msgspec.json.encode({"protocol": PROTOCOL, "kind": letter.kind, "values": letter.values}).decode()
-    # The format has no arrays of no dimension: they travel with one.
-    arrays = {name: np.ascontiguousarray(np.atleast_1d(array)) for name, array in letter.arrays.items()}
-    return safetensors.numpy.save(arrays, {"ofms": head})
+class _Header(msgspec.Struct):
+    """The metadata of a safetensors header; entries of arrays are skipped."""
+
+    metadata: dict[str, str] = msgspec.field(name=_METADATA)
+
+
+def encode(envelope: Envelope) -> bytes:
+    """Encode an envelope as bytes."""
+    head = msgspec.json.encode({"protocol": PROTOCOL, "kind": envelope.kind, "values": envelope.values}).decode()
+    arrays = {name: np.require(array, requirements="C") for name, array in envelope.arrays.items()}
+    return safetensors.numpy.save(arrays, {_HEAD: head})
 
 
 def decode(content: bytes) -> Envelope:
-    """A letter from bytes, or a refusal."""
+    """Decode an envelope, or refuse what is none; nothing in it is trusted."""
+    kind, values = decode_head(content)
     try:
         arrays = safetensors.numpy.load(content)
-        size = int.from_bytes(content[:8], "little")
-        head = msgspec.json.decode(content[8 : 8 + size])["__metadata__"]["ofms"]
-        values = msgspec.json.decode(head.encode(), type=dict[str, Any])
-        protocol, kind, said = values["protocol"], str(values["kind"]), dict(values["values"])
-    except (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidInput("letter", f"{len(content)} bytes", f"it is not whole ({type(error).__name__})") from None
+    except _MALFORMED as error:
+        raise _malformed(content, error) from None
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise InvalidInput("message", f"{name[:40]} {array.dtype}", "arrays hold real numbers or flags")
+    return Envelope(kind, values, arrays)
+
+
+def decode_head(content: bytes) -> tuple[str, dict[str, Any]]:
+    """Decode kind and values alone; arrays are not looked at."""
+    try:
+        metadata = msgspec.json.decode(_header(content), type=_Header).metadata
+        head = msgspec.json.decode(metadata[_HEAD], type=dict[str, Any])
+        protocol, kind, values = head["protocol"], str(head["kind"]), dict(head["values"])
+    except _MALFORMED as error:
+        raise _malformed(content, error) from None
     require_protocol(protocol)
-    return Envelope(kind, said, arrays)
+    return kind, values
+
+
+def array_bounds(content: bytes, least: int) -> list[int]:
+    """Positions in an encoded envelope where arrays of at least `least` bytes begin and end."""
+    header = _header(content)
+    entries = msgspec.json.decode(header, type=dict[str, dict[str, Any]])
+    spans = [entry["data_offsets"] for name, entry in entries.items() if name != _METADATA]
+    return [8 + len(header) + offset for first, stop in spans if stop - first >= least for offset in (first, stop)]
 
 
 def require_protocol(protocol: object) -> None:
     """Refuse what another version of the protocol wrote."""
     if protocol != PROTOCOL:
-        raise InvalidInput("letter", f"protocol {protocol}", f"this is protocol {PROTOCOL}; upgrade the older side")
+        shown = f"protocol {str(protocol)[:40]}"
+        raise InvalidInput("message", shown, f"this is protocol {PROTOCOL}; upgrade the older side")
 
 
 def message_arrays(message: Message, name: str) -> dict[str, AnyArray]:
-    """A message's arrays, as one part of a letter; its exchange travels among the values."""
+    """A message's arrays under `name.`; scalars, such as its exchange, travel among the values."""
     return {f"{name}.{key}": array for key, array in message.to_arrays().items() if array.ndim}
+
+
+def _header(content: bytes) -> bytes:
+    """The JSON header of a safetensors file, which begins with its length."""
+    return content[8 : 8 + int.from_bytes(content[:8], "little")]
+
+
+def _malformed(content: bytes, error: Exception) -> InvalidInput:
+    return InvalidInput("message", f"{len(content)} bytes", f"it is not a whole envelope ({type(error).__name__})")

@@ -1,0 +1,143 @@
+"""The server's checkpoint: the coordinator's state, its models, and the records of its history.
+
+state/checkpoint.safetensors    everything but the models' tensors
+state/models/K-V.safetensors    model K in version V: the current one, and those that a rollback may need
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ofms.coordinator.coordinator import Coordinator
+from ofms.coordinator.files import STATE
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Requests
+from ofms.core.states import flatten, unflatten
+from ofms.storage.envelope import Envelope, decode, encode
+from ofms.storage.files import write_whole
+from ofms.storage.tensors import encode_tensors
+
+_CHECKPOINT, MODELS = "checkpoint.safetensors", "models"
+
+
+class Counts(msgspec.Struct):
+    """Traffic and attendance of a device."""
+
+    bytes_down: int = 0
+    bytes_up: int = 0
+    held_bytes: int = 0
+    exchanges: int = 0
+    last_exchange: int = -1
+    missed: int = 0
+    refused: int = 0
+
+
+class Moment(msgspec.Struct):
+    """The versions of the models before an exchange."""
+
+    exchange: int
+    versions: list[int]
+
+
+class Records(msgspec.Struct):
+    """What is kept besides the coordinator's state."""
+
+    counts: list[Counts]
+    history: list[Moment]
+    refusals: list[str]
+
+
+class Checkpoint:
+    """The files of a deployment's checkpoint.
+
+    Parameters
+    ----------
+    identity
+        What must not change while a deployment goes on.
+    """
+
+    def __init__(self, folder: Path, identity: list[Any]) -> None:
+        self.path, self._models, self._identity = folder / STATE / _CHECKPOINT, folder / STATE / MODELS, identity
+        # Files known to hold what their names say; others were left by a server that was killed.
+        self._written: set[tuple[int, int]] = set()
+
+    def write(self, coordinator: Coordinator, records: Records) -> None:
+        """Write models first, then what refers to them; then remove models that nothing refers to."""
+        for model, version in enumerate(coordinator.version.tolist()):
+            if version and (model, version) not in self._written:
+                write_whole(self._model_path(model, version), coordinator.encoded_model(model))
+                self._written.add((model, version))
+        arrays, state_values = flatten(coordinator.state, "state.")
+        for client, request in coordinator.requests.items():
+            arrays |= {f"request.{client}.{name}": array for name, array in request.to_arrays().items() if array.ndim}
+        values = {
+            "identity": self._identity,
+            "budgets": coordinator.fleet.budgets.tolist(),
+            "deployment": coordinator.deployment,
+            "exchange": coordinator.exchange,
+            "frozen": coordinator.frozen,
+            "state": state_values,
+            "requests": sorted(coordinator.requests),
+        } | msgspec.to_builtins(records)
+        write_whole(self.path, encode(Envelope("checkpoint", values, arrays)))
+        kept = _referenced(coordinator, records)
+        self._written &= kept
+        names = {self._model_path(*each).name for each in kept}
+        for path in self._models.glob("*.safetensors"):
+            if path.name not in names:
+                path.unlink()
+
+    def read(self, coordinator: Coordinator) -> Records | None:
+        """Restore a coordinator and the records; None where there is no checkpoint yet."""
+        if not self.path.exists():
+            return None
+        try:
+            return self._read(coordinator)
+        except (KeyError, ValueError, IndexError, OSError, msgspec.ValidationError) as error:
+            if isinstance(error, InvalidInput) and error.field == "checkpoint":
+                raise
+            remedy = f"it cannot be read ({error}); move `state` away to begin anew"
+            raise InvalidInput("checkpoint", self.path, remedy) from None
+
+    def model(self, coordinator: Coordinator, model: int, version: int) -> bytes:
+        """The encoded tensors of a version of a model; version 0 is the dictionary's."""
+        if version == 0:
+            return encode_tensors(coordinator.dictionary.models[model].tensors)
+        return self._model_path(model, version).read_bytes()
+
+    def _read(self, coordinator: Coordinator) -> Records:
+        envelope = decode(self.path.read_bytes())
+        values: Mapping[str, Any] = envelope.values
+        if values["identity"] != self._identity:
+            remedy = "it is of another dictionary, policy, horizon or seed; put that back, or move `state` away"
+            raise InvalidInput("checkpoint", self.path, remedy)
+        budgets = list(values["budgets"])
+        if coordinator.fleet.budgets.tolist()[: len(budgets)] != budgets:
+            remedy = "a device's budget has changed; put it back, or revoke the device and add it by a new name"
+            raise InvalidInput("checkpoint", self.path, remedy)
+        coordinator.deployment, coordinator.exchange = str(values["deployment"]), int(values["exchange"])
+        coordinator.frozen = bool(values["frozen"])
+        coordinator.state = unflatten(coordinator.state, dict(envelope.arrays), dict(values["state"]), "state.")
+        for client in values["requests"]:
+            arrays = envelope.part(f"request.{client}") | {"exchange": np.asarray(coordinator.exchange)}
+            coordinator.requests[int(client)] = Requests.from_arrays(arrays)
+        records = msgspec.convert({name: values[name] for name in Records.__struct_fields__}, Records)
+        for model, version in enumerate(coordinator.version.tolist()):
+            if version:
+                coordinator.load_model(model, self.model(coordinator, model, version))
+        self._written = {each for each in _referenced(coordinator, records) if each[1]}
+        return records
+
+    def _model_path(self, model: int, version: int) -> Path:
+        return self._models / f"{model}-{version}.safetensors"
+
+
+def _referenced(coordinator: Coordinator, records: Records) -> set[tuple[int, int]]:
+    """Versions of models that are current or that a rollback may need."""
+    kept = {(model, version) for moment in records.history for model, version in enumerate(moment.versions)}
+    return kept | set(enumerate(coordinator.version.tolist()))

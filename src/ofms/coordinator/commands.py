@@ -1,0 +1,24 @@
+"""Commands to a running server, as files that it carries out before its next exchange."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from ofms.coordinator.files import COMMANDS
+from ofms.storage.files import require_writable, write_whole
+
+
+class Command(msgspec.Struct, forbid_unknown_fields=True):
+    """`freeze`, `thaw`, or `rollback` to the dictionary before exchange `to`."""
+
+    do: str
+    to: int | None = None
+
+
+def give_command(folder: Path, command: Command) -> None:
+    """Ask the server of a deployment to carry out a command before its next exchange."""
+    require_writable(folder / COMMANDS)
+    write_whole(folder / COMMANDS / f"{time.time_ns():020d}.json", msgspec.json.encode(command))

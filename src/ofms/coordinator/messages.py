@@ -1,0 +1,69 @@
+"""Messages of the server: welcome and grant."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ofms.core.messages import Grants
+from ofms.models.dictionary import Dictionary
+from ofms.policies.fleet import Fleet
+from ofms.storage.envelope import Envelope, encode, message_arrays
+
+
+def encode_welcome(
+    head: Mapping[str, Any],
+    client: int,
+    dictionary: Dictionary,
+    fleet: Fleet,
+    policy: Mapping[str, Any],
+    seed: int,
+) -> bytes:
+    """Encode what a device must know: its policy with resolved rates, and how to build its networks."""
+    models = [
+        {
+            "name": model.name,
+            "architecture": model.architecture,
+            "options": dict(model.options),
+            "storage": model.storage,
+            "upload": model.upload,
+            "trainable": list(model.trainable),
+        }
+        for model in dictionary.models
+    ]
+    values = {
+        **head,
+        "client": client,
+        "seed": seed,
+        "policy": policy,
+        "task": dictionary.task,
+        "rounds": fleet.schedule.rounds,
+        "interval": fleet.schedule.interval,
+        "budget": int(fleet.budgets[client]),
+        "models": models,
+    }
+    return encode(Envelope("welcome", values))
+
+
+def encode_grant(head: Mapping[str, Any], own: Grants, opening: str, encoded_model: Callable[[int], bytes]) -> bytes:
+    """Encode a device's grant; each sent model is an opaque array of its encoded bytes."""
+    arrays = message_arrays(own, "grant")
+    for model in np.flatnonzero(own.sent[0]).tolist():
+        arrays[f"model.{model}"] = np.frombuffer(encoded_model(model), dtype=np.uint8)
+    return encode(Envelope("grant", {**head, "opening": opening, "groups": int(own.groups)}, arrays))
+
+
+def opening_id(deployment: str, own: Grants) -> str:
+    """An id of a device's grant, which its report repeats.
+
+    A server that was killed opens its exchange again. Where a device's grant is the same as before, so is the id, and
+    an answer that is on its way counts; where it differs, as when the number of groups α changed, it does not.
+    """
+    digest = hashlib.sha256(deployment.encode())
+    for name, array in sorted(own.to_arrays().items()):
+        if name != "sent":
+            digest.update(name.encode() + array.tobytes())
+    return digest.hexdigest()[:16]

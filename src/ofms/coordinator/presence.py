@@ -1,0 +1,62 @@
+"""Which devices are connected, by their keys, and which were revoked since the server started."""
+
+from __future__ import annotations
+
+from ofms.coordinator.persistence import PersistentCoordinator
+from ofms.coordinator.roster import read_roster
+from ofms.coordinator.transport import Clock, Transport
+from ofms.core.errors import InvalidInput
+
+_REFRESH_SECONDS = 2.0
+
+
+class Presence:
+    """Keeps `persistence.nodes` up to date."""
+
+    def __init__(self, transport: Transport, persistence: PersistentCoordinator, clock: Clock) -> None:
+        self._transport, self._persistence, self._clock = transport, persistence, clock
+        self._clients = persistence.deployment.roster.public_keys()
+        self._next_refresh = clock.monotonic()
+        self._complaint = ""
+
+    def refresh_nodes(self) -> list[int]:
+        """Look for devices that came or went, at most every two seconds; those that were revoked."""
+        now = self._clock.monotonic()
+        if now < self._next_refresh:
+            return []
+        self._next_refresh = now + _REFRESH_SECONDS
+        revoked = self._read_revocations()
+        persistence = self._persistence
+        devices, before = persistence.deployment.roster.devices, persistence.nodes
+        found = {}
+        for key, node in self._transport.nodes().items():
+            client = self._clients.get(key)
+            if client is not None and not devices[client].revoked:
+                found[client] = node
+        if found != before:
+            for client in sorted(before.keys() - found.keys()):
+                persistence.log_event(f"{persistence.name(client)} is away")
+            persistence.nodes = found
+            for client in sorted(found.keys() - before.keys()):
+                persistence.log_event(f"{persistence.name(client)} is here")
+            persistence.write_status()
+        return revoked
+
+    def _read_revocations(self) -> list[int]:
+        persistence = self._persistence
+        try:
+            entries = {entry.name: entry for entry in read_roster(persistence.folder).devices}
+        except InvalidInput as error:
+            # The roster is being edited, or has a mistake: keep the last valid one.
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                persistence.log_event(f"the devices are as they were: {error}")
+            return []
+        self._complaint = ""
+        revoked = []
+        for client, device in enumerate(persistence.deployment.roster.devices):
+            entry = entries.get(device.name)
+            if entry is not None and entry.revoked and not device.revoked:
+                persistence.revoke(client)
+                revoked.append(client)
+        return revoked

@@ -1,0 +1,67 @@
+"""The devices of a deployment: `devices.toml`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import tomli_w
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+
+from ofms.coordinator.files import DEVICES, read_toml
+from ofms.core.errors import InvalidInput
+from ofms.storage.files import write_whole
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class DeviceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A device; its position in the roster is its client number for good, so revoked ones stay."""
+
+    name: str
+    budget: str
+    key: str
+    revoked: bool = False
+
+
+class Roster(msgspec.Struct, forbid_unknown_fields=True):
+    """`devices.toml`."""
+
+    devices: list[DeviceEntry] = []
+
+    def public_keys(self) -> dict[bytes, int]:
+        """Client numbers by public key."""
+        return {public_key_pem(device): client for client, device in enumerate(self.devices)}
+
+
+def read_roster(folder: Path) -> Roster:
+    """Read the devices of a deployment; refused where a key is not one."""
+    path = folder / DEVICES
+    roster = read_toml(path, Roster) if path.exists() else Roster()
+    roster.public_keys()
+    return roster
+
+
+def write_roster(folder: Path, roster: Roster) -> None:
+    write_whole(folder / DEVICES, tomli_w.dumps(msgspec.to_builtins(roster)).encode())
+
+
+def require_name(name: str) -> str:
+    """Refuse a device's name that is no folder name."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput("device", name, "use letters, digits, '.', '_' and '-', at most 64")
+    return name
+
+
+def public_key_pem(device: DeviceEntry) -> bytes:
+    """The public key of a device in PEM."""
+    try:
+        key = serialization.load_ssh_public_key(device.key.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        shown = device.key if len(device.key) <= 40 else f"{device.key[:40]}…"
+        remedy = f"not a public key ({error}); restore it from {device.name}'s device.pub"
+        raise InvalidInput(f"{DEVICES}: key of {device.name}", shown, remedy) from None
+    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return pem.strip()

@@ -1,0 +1,190 @@
+"""Schedules messages: welcomes devices, opens exchanges, waits for answers until a deadline, closes exchanges."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from ofms.coordinator.persistence import PersistentCoordinator
+from ofms.coordinator.presence import Presence
+from ofms.coordinator.transport import Clock, Kind, Reply, Transport
+from ofms.core.errors import InvalidInput
+from ofms.storage.envelope import decode
+
+_POLL_SECONDS = 0.5
+# A device whose program runs answers a welcome at once.
+_JOIN_SECONDS = 5.0
+_USUAL_TRAVEL_SECONDS = 10.0
+_RETRY_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that waits for its reply; `until` when it expires, or, where it was lost, when it may be sent again."""
+
+    client: int
+    node: int
+    kind: Kind
+    content: bytes
+    exchange: int
+    sent: float
+    until: float
+
+
+class Scheduler:
+    """Runs the exchanges of a deployment over a transport."""
+
+    def __init__(self, transport: Transport, persistence: PersistentCoordinator, clock: Clock = time) -> None:
+        self.transport, self.persistence, self.clock = transport, persistence, clock
+        self.coordinator, self.config = persistence.coordinator, persistence.deployment.config
+        self.waiting: dict[str, Sent] = {}
+        # Grants that did not arrive or were not answered; sent again when their node is back in time.
+        self.lost: list[Sent] = []
+        self._presence = Presence(transport, persistence, clock)
+        self._invited: dict[int, int] = {}
+        self._not_before: dict[int, float] = {}
+
+    def run(self) -> None:
+        """Run all exchanges up to the horizon."""
+        persistence, coordinator = self.persistence, self.coordinator
+        goes_on = f"the server goes on with exchange {coordinator.exchange}"
+        persistence.log_event(goes_on if coordinator.exchange else "the server begins")
+        persistence.run_commands()
+        # From here on devices know the deployment by its id.
+        persistence.save()
+        if not coordinator.finished:
+            self._gather()
+            persistence.save()
+        while not coordinator.finished:
+            persistence.run_commands()
+            self._refresh_nodes()
+            present = set(persistence.nodes) & coordinator.requests.keys()
+            if present:
+                self._exchange(present)
+            else:
+                self._invite()
+                self._wait()
+        persistence.log_event("the server has reached its horizon")
+        persistence.save()
+
+    def _gather(self) -> None:
+        """Wait until every device is connected and has requested the exchange, or until the deadline."""
+        until = self.clock.monotonic() + self.config.deadline
+        while self.clock.monotonic() < until:
+            self._refresh_nodes()
+            devices = self.persistence.deployment.roster.devices
+            expected = {client for client, device in enumerate(devices) if not device.revoked}
+            if expected <= set(self.persistence.nodes) & self.coordinator.requests.keys():
+                return
+            self._invite()
+            self._wait()
+
+    def _exchange(self, present: set[int]) -> None:
+        exchange = self.coordinator.exchange
+        for client, content in self.coordinator.open(present).items():
+            self._send(client, "exchange", content, exchange, self.config.deadline)
+        self._invite()
+        deadline = self.clock.monotonic() + self.config.deadline
+        while self._expects_answers(deadline):
+            self._wait()
+            self._send_again(deadline)
+            self._invite()
+        self.lost = []
+        self.persistence.close_exchange()
+
+    def _expects_answers(self, deadline: float) -> bool:
+        """Whether answers may still come: to grants, to those to be sent again, to welcomes that were just sent."""
+        now = self.clock.monotonic()
+        if any(sent.kind == "exchange" for sent in self.waiting.values()):
+            return now < deadline + self.config.travel
+        recent = _JOIN_SECONDS + _USUAL_TRAVEL_SECONDS
+        welcomed = any(now < sent.sent + recent for sent in self.waiting.values())
+        return (bool(self.lost) or welcomed) and now < deadline
+
+    def _invite(self) -> None:
+        """Welcome connected devices that are in no exchange and have not requested the next one."""
+        coordinator, now = self.coordinator, self.clock.monotonic()
+        granted = coordinator.opened.grants.keys() if coordinator.opened is not None else set()
+        busy = {sent.client for sent in self.waiting.values()}
+        busy |= {client for client, again in self._not_before.items() if now < again}
+        for client in sorted(self.persistence.nodes.keys() - busy - granted - coordinator.requests.keys()):
+            # Once per exchange: a device whose program does not run would delay the others.
+            if coordinator.opened is None or self._invited.get(client) != coordinator.next_exchange:
+                self._invited[client] = coordinator.next_exchange
+                self._send(client, "join", coordinator.welcome(client), coordinator.next_exchange, _JOIN_SECONDS)
+
+    def _send(self, client: int, kind: Kind, content: bytes, exchange: int, wait: float) -> None:
+        node, now = self.persistence.nodes[client], self.clock.monotonic()
+        lifetime = wait + self.config.travel
+        sent = Sent(client, node, kind, content, exchange, now, now + lifetime)
+        message = self.transport.send(node, kind, content, wait=wait, lifetime=lifetime)
+        if message is None:
+            self._lose(sent, "did not get its message: the transport does not accept it")
+            return
+        self.waiting[message] = sent
+        self.persistence.count(client, down=len(content))
+
+    def _wait(self) -> None:
+        """Take the replies that came, or let some time pass."""
+        replies = self.transport.receive(list(self.waiting)) if self.waiting else []
+        for reply in replies:
+            sent = self.waiting.pop(reply.message, None)
+            if sent is not None:
+                self._take(sent, reply)
+        now = self.clock.monotonic()
+        self.waiting = {message: sent for message, sent in self.waiting.items() if now < sent.until}
+        self._refresh_nodes()
+        if not replies:
+            self.clock.sleep(_POLL_SECONDS)
+
+    def _take(self, sent: Sent, reply: Reply) -> None:
+        if reply.lost:
+            self._lose(sent, f"did not answer: {reply.error}")
+            return
+        # Nothing that a device sends may end the server.
+        try:
+            self._read(sent, reply)
+        except InvalidInput as error:
+            self.persistence.refuse(sent.client, f"message refused: {error}")
+        except Exception as error:
+            self.persistence.refuse(sent.client, f"message refused: {type(error).__name__}: {error}")
+
+    def _lose(self, sent: Sent, reason: str) -> None:
+        """Log a message without an answer; a grant of the open exchange is kept, to be sent again after a while."""
+        self._log(sent.client, reason)
+        again = self._not_before[sent.client] = self.clock.monotonic() + _RETRY_SECONDS
+        if sent.kind == "exchange" and sent.exchange == self.coordinator.exchange:
+            self.lost.append(replace(sent, until=again))
+
+    def _read(self, sent: Sent, reply: Reply) -> None:
+        requested = sent.exchange + (sent.kind == "exchange")
+        if self.persistence.deployment.roster.devices[sent.client].revoked:
+            return
+        if reply.content is None:
+            raise InvalidInput("message", reply.error, "it cannot be read")
+        if reply.node != sent.node:
+            raise InvalidInput("node", reply.node, "it answers for another one")
+        self.persistence.count(sent.client, up=len(reply.content))
+        envelope = decode(reply.content)
+        if envelope.kind == "refusal":
+            self._log(sent.client, f"did not take its message: {envelope.values.get('reason')}")
+        elif envelope.kind != "nothing" and requested != self.coordinator.next_exchange:
+            self._log(sent.client, f"answered exchange {sent.exchange} too late")
+        elif envelope.kind != "nothing":
+            self.persistence.receive(sent.client, envelope)
+
+    def _send_again(self, deadline: float) -> None:
+        """Send lost grants again to nodes that are back."""
+        now = self.clock.monotonic()
+        for sent in [sent for sent in self.lost if sent.until <= now and sent.client in self.persistence.nodes]:
+            self.lost.remove(sent)
+            self._send(sent.client, sent.kind, sent.content, sent.exchange, max(1.0, deadline - now))
+
+    def _refresh_nodes(self) -> None:
+        revoked = self._presence.refresh_nodes()
+        if revoked:
+            self.waiting = {message: sent for message, sent in self.waiting.items() if sent.client not in revoked}
+            self.lost = [sent for sent in self.lost if sent.client not in revoked]
+
+    def _log(self, client: int, line: str) -> None:
+        self.persistence.log_event(f"exchange {self.coordinator.exchange}: {self.persistence.name(client)} {line}")

@@ -1,0 +1,7 @@
+"""Errors of a device."""
+
+from __future__ import annotations
+
+
+class NotReady(Exception):
+    """A prediction was asked for before the first grant."""

@@ -1,0 +1,95 @@
+"""What messages of the server do to a device: welcome and grant in, request and report out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from ofms.core.errors import InvalidInput
+from ofms.device.exchange_messages import read_grant, require_own_fleet, withdraw_report
+from ofms.device.held_models import HeldModels
+from ofms.device.membership import read_membership
+from ofms.device.recorder import Recorder
+from ofms.storage.envelope import Envelope, decode
+
+
+class Messenger:
+    """Handles one message at a time; `guard` is held only while the state changes, so that predictions go on."""
+
+    def __init__(self, recorder: Recorder, guard: threading.RLock, *, budget: int, trust: Sequence[str]) -> None:
+        self.lock = threading.RLock()
+        self._recorder, self._guard = recorder, guard
+        self._state, self._budget, self._trust = recorder.state, budget, trust
+
+    def receive(self, content: bytes) -> None:
+        """Take a welcome or a grant."""
+        envelope = decode(content)
+        with self.lock:
+            with self._guard:
+                self._recorder.repeat_failed_snapshot()
+            try:
+                if envelope.kind == "welcome":
+                    self._receive_welcome(envelope, content)
+                elif envelope.kind == "grant":
+                    self._receive_grant(envelope)
+                else:
+                    raise InvalidInput("message", envelope.kind[:40], "a device takes a welcome or a grant")
+            except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
+                if isinstance(error, InvalidInput):
+                    raise
+                reason = f"a field is missing or malformed ({type(error).__name__}: {error})"
+                raise InvalidInput("message", envelope.kind, reason) from None
+
+    def collect(self, now: bool = False) -> tuple[int, bytes] | None:
+        """The message for the server with the exchange that it requests; `now` ends the open exchange early."""
+        with self.lock:
+            state = self._state
+            if state.held_models is not None and state.memory.open and (now or state.is_exchange_complete):
+                self._report(state.held_models)
+            memory = state.memory
+            return None if memory.outgoing is None else (memory.requested_exchange, memory.outgoing)
+
+    def _receive_welcome(self, envelope: Envelope, content: bytes) -> None:
+        membership = read_membership(envelope, self._budget, self._trust)
+        exchange, state = int(envelope.values["exchange"]), self._state
+        with self._guard:
+            if state.held_models is None or state.held_models.membership.member != membership.member:
+                state.join(membership, exchange)
+            elif exchange != state.memory.requested_exchange:
+                state.rejoin(HeldModels(membership, state.held_models.tensors), exchange)
+            else:
+                return
+            state.memory.welcome = content
+            self._recorder.snapshot()
+
+    def _receive_grant(self, envelope: Envelope) -> None:
+        memory, held_models = self._state.memory, self._state.held_models
+        if held_models is None:
+            raise InvalidInput("message", "grant", "a welcome must come first")
+        require_own_fleet(envelope, held_models)
+        exchange, opening = int(envelope.values["exchange"]), str(envelope.values["opening"])
+        if exchange < memory.exchange or (exchange == memory.exchange and opening == memory.opening):
+            return  # A duplicate.
+        if exchange == memory.exchange and not memory.open:
+            with self._guard:
+                withdraw_report(memory, opening)
+                self._recorder.snapshot()
+            return
+        granted = read_grant(envelope, held_models, memory, self._budget)
+        # Files first, while predictions go on; then the state at once.
+        for model, sent in granted.sent.items():
+            self._recorder.store.keep_model(model, granted.versions[model], sent.content)
+        with self._guard:
+            self._state.apply(granted, held_models)
+            self._recorder.snapshot()
+
+    def _report(self, held_models: HeldModels) -> None:
+        """End the exchange: fine-tune while predictions go on, then learn, report and request the next one."""
+        with self._guard:
+            task = self._state.begin_report(held_models)
+        deltas = held_models.updates(task.exchange, task.tensors, task.samples)
+        with self._guard:
+            self._state.finish_report(held_models, task, deltas)
+            self._recorder.snapshot()

@@ -1,0 +1,153 @@
+"""A device's models and memory, and how messages, predictions and labels change them; no locks, no files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ofms.compute.local import Tensors
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Plan
+from ofms.core.typing import AnyArray, Floats
+from ofms.device.exchange_messages import Granted, write_request
+from ofms.device.held_models import HeldModels, Sample
+from ofms.device.learning import answer, keep_outputs, past_samples
+from ofms.device.membership import Membership
+from ofms.device.memory import Memory, Waiting
+from ofms.storage.envelope import message_arrays
+
+
+@dataclass(frozen=True, eq=False)
+class TuningTask:
+    """What an exchange's fine-tuning works on: copies, so that predictions go on meanwhile."""
+
+    exchange: int
+    plan: Plan
+    tensors: dict[int, Tensors]
+    samples: list[Sample]
+
+
+class DeviceState:
+    """The models held (None before a welcome) and the memory."""
+
+    def __init__(self, memory: Memory | None = None, held_models: HeldModels | None = None) -> None:
+        self.memory = Memory() if memory is None else memory
+        self.held_models = held_models
+        self._predicting: tuple[int, list[int]] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there has been a grant."""
+        return bool(self.memory.plans)
+
+    @property
+    def is_exchange_complete(self) -> bool:
+        """Whether all labels of the open exchange came."""
+        held_models, memory = self.held_models, self.memory
+        return (
+            held_models is not None
+            and memory.open
+            and memory.labelled >= held_models.membership.samples_in(memory.exchange)
+        )
+
+    def predict(self, held_models: HeldModels, x: AnyArray) -> tuple[float | int, dict[int, AnyArray]]:
+        """The prediction for an input, and the outputs of the models that made it."""
+        memory = self.memory
+        plan = memory.plans[memory.exchange]
+        if self._predicting is None or self._predicting[0] != memory.exchange:
+            self._predicting = (memory.exchange, np.flatnonzero(plan.prediction_weights[0]).tolist())
+        if memory.shape is not None and x.shape != memory.shape:
+            # A convolution may accept it, but samples of several shapes form no batch.
+            raise InvalidInput("input", list(x.shape), f"earlier ones were {list(memory.shape)}; give the same shape")
+        past = past_samples(held_models.membership, memory)
+        outputs = {model: held_models.outputs(model, x[None], past)[0] for model in self._predicting[1]}
+        return answer(outputs, plan.prediction_weights[0], held_models.membership.task), outputs
+
+    def add_waiting(self, number: int, waiting: Waiting, *, most: int, longest: float) -> None:
+        """Let an input wait for its label; drop the oldest beyond `most`, or `longest` seconds older than this one."""
+        memory = self.memory
+        memory.next_id, memory.shape = number + 1, waiting.x.shape
+        memory.waiting[number] = waiting
+        while memory.waiting:
+            oldest = next(iter(memory.waiting.values()))
+            if len(memory.waiting) <= most and waiting.since - oldest.since <= longest:
+                break
+            memory.waiting.popitem(last=False)
+            memory.dropped += 1
+
+    def join(self, membership: Membership, exchange: int) -> None:
+        """Begin anew in a fleet, and request an exchange."""
+        before = self.memory
+        self.held_models, self._predicting = HeldModels(membership), None
+        self.memory = Memory(
+            state=membership.join(),
+            losses=np.zeros(len(membership.catalogue)),
+            next_id=before.next_id,
+            dropped=before.dropped + len(before.waiting),
+        )
+        write_request(self.held_models, self.memory, exchange)
+
+    def rejoin(self, held_models: HeldModels, exchange: int) -> None:
+        """Request an exchange after having missed some; what was learnt stays."""
+        self.held_models, memory, membership = held_models, self.memory, held_models.membership
+        if memory.open and memory.labelled:
+            plan = memory.plans[memory.exchange]
+            memory.state, _ = membership.session.learn(memory.state, plan, self._observed(membership, plan))
+        memory.open = False
+        went_back = memory.exchange >= exchange
+        if went_back:
+            # The exchange whose models are held must precede the one that the server opens.
+            memory.dropped += len(memory.waiting)
+            memory.waiting.clear()
+            memory.plans = {exchange - 1: memory.plans[memory.exchange]}
+            memory.exchange = exchange - 1
+            self._predicting = None
+        write_request(held_models, memory, exchange, anew=went_back)
+
+    def apply(self, granted: Granted, held_models: HeldModels) -> None:
+        """Swap models and begin the exchange; one that was open under another grant goes on under this one."""
+        memory, grants, versions, sent = self.memory, granted.grants, granted.versions, granted.sent
+        open_plan = memory.plans[memory.exchange] if memory.open and memory.exchange == grants.exchange else None
+        keep_outputs(held_models, memory, [model for model in held_models if model not in versions or model in sent])
+        memory.state, plan = held_models.membership.session.plan(memory.state, grants)
+        for model in set(held_models) - versions.keys():
+            held_models.remove(model)
+        for model, each in sent.items():
+            held_models.put(model, each.tensors)
+        memory.versions = dict(versions)
+        memory.exchange, memory.open, memory.outgoing = grants.exchange, True, None
+        memory.opening = granted.opening
+        memory.plans[grants.exchange] = plan
+        self._predicting = None
+        if open_plan is None or not _observes_the_same(open_plan, plan):
+            memory.losses, memory.labelled = np.zeros(len(held_models.membership.catalogue)), 0
+        memory.forget_plans()
+
+    def begin_report(self, held_models: HeldModels) -> TuningTask:
+        """What is to be fine-tuned for the report of the open exchange."""
+        memory, membership = self.memory, held_models.membership
+        plan = memory.plans[memory.exchange]
+        _, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
+        tensors = {model: held_models.tensors[model] for model in np.flatnonzero(reports.updated[0]).tolist()}
+        return TuningTask(memory.exchange, plan, tensors, list(memory.samples))
+
+    def finish_report(self, held_models: HeldModels, task: TuningTask, deltas: dict[int, Tensors]) -> None:
+        """Learn from the exchange, write its report, and request the next one."""
+        memory, membership, plan = self.memory, held_models.membership, task.plan
+        memory.state, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
+        memory.open = False
+        updated = np.zeros_like(reports.updated)
+        updated[0, list(deltas)] = True
+        report = message_arrays(replace(reports, updated=updated), "report")
+        weights = {model: float(plan.update_weight[0, model]) for model in deltas}
+        write_request(held_models, memory, task.exchange + 1, report=report, deltas=deltas, weights=weights)
+
+    def _observed(self, membership: Membership, plan: Plan) -> Floats:
+        """[1, K] summed losses of the open exchange, NaN for models that are not observed."""
+        return np.where(membership.policy.observed(plan), self.memory.losses[None], np.nan)
+
+
+def _observes_the_same(one: Plan, other: Plan) -> bool:
+    """Whether losses summed under one plan hold under another."""
+    return np.array_equal(one.held, other.held) and np.array_equal(one.prediction_weights, other.prediction_weights)

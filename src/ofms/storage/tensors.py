@@ -1,0 +1,24 @@
+"""A model's tensors as the bytes of a safetensors file: on disk, and inside a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from ofms.core.errors import InvalidInput
+
+
+def encode_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Encode tensors by name."""
+    return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+
+
+def decode_tensors(content: bytes) -> dict[str, torch.Tensor]:
+    """Decode tensors by name, or refuse what is no whole safetensors file."""
+    try:
+        return safetensors.torch.load(content)
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise InvalidInput("tensors", f"{len(content)} bytes", f"not a whole safetensors file ({error})") from None
