@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ofms.data.stream import Stream
     from ofms.device.device import Device, Prediction
     from ofms.models.dictionary import Dictionary
+    from ofms.runs.result import Result, load
     from ofms.simulator.api import simulate
-    from ofms.simulator.result import Result
 
 __all__ = [
     "Device",
@@ -29,6 +29,7 @@ __all__ = [
     "Result",
     "Stream",
     "__version__",
+    "load",
     "simulate",
 ]
 
@@ -40,8 +41,9 @@ _HOMES = {
     "NotFinite": "ofms.core.errors",
     "NotReady": "ofms.core.errors",
     "Prediction": "ofms.device.device",
-    "Result": "ofms.simulator.result",
+    "Result": "ofms.runs.result",
     "Stream": "ofms.data.stream",
+    "load": "ofms.runs.result",
     "simulate": "ofms.simulator.api",
 }
 

@@ -20,7 +20,7 @@ def test_tensorboard_gets_every_round(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("mean")] == list(range(1, 9))
-    assert [event.value for event in events.Scalars("regret")] == pytest.approx(result.over_rounds("regret").tolist())
+    assert [event.value for event in events.Scalars("regret")] == pytest.approx(result.rounds["regret"].tolist())
     assert events.Scalars("final/mean")[0].value == pytest.approx(result.mean)
 
 
@@ -37,7 +37,7 @@ def test_mlflow_gets_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert run.info.status == "FINISHED"
     assert run.data.params["budget"] == "3"
     history = sorted(client.get_metric_history(run.info.run_id, "mean"), key=lambda metric: metric.step)
-    assert [metric.value for metric in history] == pytest.approx(result.over_rounds("mean").tolist())
+    assert [metric.value for metric in history] == pytest.approx(result.rounds["mean"].tolist())
     assert run.data.metrics["final_mean"] == pytest.approx(result.mean)
 
 

@@ -12,7 +12,8 @@ from ofms.data.folder import data_folder
 from ofms.data.wec import FILES as WEC_FILES
 from ofms.drawing.charts import Curve
 from ofms.drawing.tables import Table
-from ofms.reproduction.cells import Cell, CellStore, Record
+from ofms.reproduction.cells import Cell, CellStore
+from ofms.runs.result import Result
 
 POLICIES = {
     "mab": "MAB",
@@ -92,10 +93,10 @@ class Bench:
     size: Size = field(default_factory=Size)
     chosen: bool = False
 
-    def runs(self, experiment: str, policy: str = "ofms-ft", **given: Any) -> list[Record]:
+    def runs(self, experiment: str, policy: str = "ofms-ft", **given: Any) -> list[Result]:
         """The finished runs of a cell of a table, one for each seed."""
         size = self.size.given(experiment)
-        return self.store.records(
+        return self.store.results(
             Cell(experiment, policy, seed, size | given) for seed in self.size.seed_range(experiment)
         )
 

@@ -16,18 +16,18 @@ from ofms.drawing.tables import Table
 from ofms.policies.ofms_ft import Settings, build
 from ofms.policies.protocol import Fleet
 from ofms.reproduction.bench import IMAGE_SETS, Bench, Figure, Section, title_of
-from ofms.reproduction.cells import Record
+from ofms.reproduction.comparison import comparison
 from ofms.reproduction.convex import Problem, server_curve
-from ofms.reproduction.published import comparison
 from ofms.reproduction.summaries import (
-    bytes_a_round,
-    record_data,
-    scale,
+    bytes_per_round,
+    mean_figure,
+    result_data,
     show,
     summarise,
     synthetic_note,
     unit,
 )
+from ofms.runs.result import Result
 
 _SERVER_SEEDS = 5
 
@@ -51,9 +51,9 @@ def gain(bench: Bench) -> Section:
     for column in bench.columns:
         tuned, frozen = bench.runs(column), bench.runs(column, fine_tuning_rate=0)
         mean = bench.runs(column, server_step=1) if column not in IMAGE_SETS else []
-        data += [record_data(record) for records in (tuned, frozen, mean) for record in records]
+        data += [result_data(result) for results in (tuned, frozen, mean) for result in results]
         change = [_change(frozen, tuned, key) for key in ("random_model", "best_in_hindsight")]
-        figures = [show(summarise(records)) for records in (tuned, frozen, mean)]
+        figures = [show(summarise(results)) for results in (tuned, frozen, mean)]
         rows.append([f"{title_of(column)}, {unit(column)}", *figures, *change])
     notes = [
         "A random model, and each client's best one in hindsight: frozen → fine-tuned. "
@@ -64,11 +64,11 @@ def gain(bench: Bench) -> Section:
     return Section("gain", "What fine-tuning gains", "OFMS-FT on the same draws, with the dictionary frozen.", [table])
 
 
-def _change(before: list[Record], after: list[Record], key: str) -> str:
-    """What models came to in some runs, and in others."""
+def _change(before: list[Result], after: list[Result], key: str) -> str:
+    """A figure of some runs, then of others."""
     if not before or not after:
         return "–"
-    return " → ".join(f"{scale(runs) * np.mean([getattr(run, key) for run in runs]):.2f}" for runs in (before, after))
+    return " → ".join(f"{mean_figure(results, key):.2f}" for results in (before, after))
 
 
 def exchange_interval(bench: Bench) -> Section:
@@ -97,12 +97,12 @@ def _sweep(bench: Bench, name: str, key: str, values: Sequence[str], title: str,
         for column in columns:
             setting: dict[str, Any] = {key: int(value) if key == "interval" else value}
             found = bench.runs(column, **setting)
-            data += [record_data(record) | {key: value, "groups": record.groups} for record in found]
-            groups = [record.groups for record in found]
+            groups = [result.figures["groups"] for result in found]
+            data += [result_data(result) | {key: value, "groups": result.figures["groups"]} for result in found]
             row += [
                 show(summarise(found)),
-                bytes_a_round(found, "down"),
-                bytes_a_round(found, "up"),
+                bytes_per_round(found, "down"),
+                bytes_per_round(found, "up"),
                 f"{np.mean(groups):.1f}" if groups else "–",
             ]
         rows.append(row)
@@ -129,7 +129,7 @@ def server(bench: Bench) -> Section:
             "seeds": _SERVER_SEEDS,
             "settings": asdict(settings),
         }
-        curve = bench.store.computed(f"server-regret-rounds{rounds}", made, compute)
+        curve = bench.store.curves.find(f"server-regret-rounds{rounds}", made, compute)
         if curve is None:
             rows.append([f"T = {rounds:,}", "–", "–"])
             continue

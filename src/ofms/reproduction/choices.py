@@ -9,8 +9,10 @@ import numpy as np
 
 from ofms.drawing.tables import Table
 from ofms.reproduction.bench import POLICIES, Bench, Section
-from ofms.reproduction.cells import Cell, Record
-from ofms.reproduction.summaries import paper, record_data
+from ofms.reproduction.cells import Cell
+from ofms.reproduction.summaries import paper, result_data
+from ofms.runs.formatting import scale
+from ofms.runs.result import Result
 
 _COLUMN = "air"
 
@@ -34,32 +36,32 @@ def choices(bench: Bench) -> Section:
     figures = paper("comparison")[_COLUMN]
     rows, data = [], []
     for policy in (policy for policy in POLICIES if policy in figures and policy != "ofms-ft"):
-        every: dict[str, Record] = {}
+        every: dict[str, Result] = {}
         for choice in _choices_of(policy, models):
             seeds = range(1) if choice.first_seed_only else bench.size.seed_range(_COLUMN)
             found = [
-                record
+                result
                 for given in choice.variants
-                for record in bench.store.records(
+                for result in bench.store.results(
                     Cell(_COLUMN, policy, seed, bench.size.given(_COLUMN) | given) for seed in seeds
                 )
             ]
             rows.append([f"{POLICIES[policy]}: {choice.label}", *_figures(found, figures[policy][0])])
             # Several rows may show the same run.
-            every |= {record.command: record for record in found}
+            every |= {result.figures["command"]: result for result in found}
         rows.append([f"{POLICIES[policy]}: all of these", *_figures(list(every.values()), figures[policy][0])])
-        data += [record_data(record) for record in every.values()]
+        data += [result_data(result) for result in every.values()]
     header = ["Air, MSE ×10⁻³", "runs", "mean", "range", "paper", "inside?"]
     table = Table(name, "What the paper leaves open for its baselines", header, rows, data=data)
     text = "Air on the given dictionary. A row varies one choice; the others are as in the experiment's file."
     return Section(name, title, text, [table])
 
 
-def _figures(found: Sequence[Record], published: float) -> list[str]:
+def _figures(found: Sequence[Result], published: float) -> list[str]:
     """How many runs, their mean and range, the paper's figure, and whether it lies inside."""
     if not found:
         return ["0", "–", "–", f"{published:.2f}", "–"]
-    means = [1000 * record.mean for record in found]
+    means = [scale(result.metric)[0] * result.mean for result in found]
     low, high = min(means), max(means)
     inside = "yes" if low <= published <= high else "no"
     return [str(len(means)), f"{np.mean(means):.2f}", f"{low:.2f} to {high:.2f}", f"{published:.2f}", inside]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.drawing.charts import draw_curves
 from ofms.reproduction.bench import Bench, Section, Size, columns_here
-from ofms.reproduction.cells import CellStore, Record, machine
+from ofms.reproduction.cells import CellStore
 from ofms.reproduction.targets import TARGETS
 from ofms.runs.config import Experiment, load_experiment
+from ofms.runs.formatting import format_score
+from ofms.runs.result import Result
 from ofms.storage.files import require_writable, write_whole
 
 
@@ -49,9 +52,11 @@ def reproduce_targets(
             echo(table.text() + "\n")
         write_section(section, folder)
     if target == "all":
-        parts = ["ofms reproduce all", *(["--quick"] if quick else []), *([f"--seeds {seeds}"] if seeds else [])]
-        parts += [f"--column {name}" for name in columns] + [f"--models {name}=DIR" for name in models or {}]
-        echo(f"page: {write_page(sections, bench, ' '.join(parts), page)}")
+        parts = ["ofms", "reproduce", "all", *(["--quick"] if quick else [])]
+        parts += ["--seeds", str(seeds)] if seeds else []
+        parts += [part for name in columns for part in ("--column", name)]
+        parts += [part for name in models or {} for part in ("--models", f"{name}=DIR")]
+        echo(f"page: {write_page(sections, bench, shlex.join(parts), page)}")
     echo(f"tables and figures in {folder}")
     return sections
 
@@ -117,24 +122,24 @@ def write_page(sections: Sequence[Section], bench: Bench, command: str, page: Pa
 
 
 def _provenance(bench: Bench) -> str:
-    """Every run behind the page: the command that repeats it, what it came to, and how long it took."""
-    records = sorted(bench.store.used.values(), key=lambda record: record.command)
+    """Every run behind the page: the command that repeats it, its figures, and how long it took."""
+    results = sorted(bench.store.used.values(), key=lambda result: str(result.figures["command"]))
     lines = ["## Every cell\n"]
-    if not records:
+    if not results:
         return "\n".join([*lines, "None has been run.\n"])
-    revisions = {record.config.experiment: record.revision for record in records}
+    revisions = {result.config.experiment: result.figures["revision"] for result in results}
     lines.append("Dictionaries (where a command says `--models DIR`, it is one that was given):\n")
     lines += [f"- {name}: revision `{revision}`" for name, revision in sorted(revisions.items())]
-    lines.append(f"\nMachines: {'; '.join(sorted({record.machine for record in records} or {machine()}))}.\n")
+    machines = sorted({str(result.figures["machine"]) for result in results})
+    lines.append(f"\nMachines: {'; '.join(machines)}.\n")
     lines.append("| command | mean ± std over clients | regret | seconds |\n|---|---:|---:|---:|")
-    lines += [_line(record) for record in records]
-    if bench.store.curves:
-        lines.append(f"\nAnd {', '.join(f'`{name}`' for name in bench.store.curves)}: `ofms reproduce server`.")
+    lines += [_line(result) for result in results]
+    if bench.store.curves.used:
+        lines.append(f"\nAnd {', '.join(f'`{name}`' for name in bench.store.curves.used)}: `ofms reproduce server`.")
     return "\n".join(lines) + "\n"
 
 
-def _line(record: Record) -> str:
-    factor, unit = (100, " %") if record.metric == "accuracy" else (1000, " ×10⁻³")
-    mean_regret = sum(record.regret) / len(record.regret)
-    figures = f"{factor * record.mean:.2f} ± {factor * record.std:.2f}{unit}"
-    return f"| `{record.command}` | {figures} | {mean_regret:.2f} | {record.seconds:.0f} |"
+def _line(result: Result) -> str:
+    figures = result.figures
+    score = format_score(result.score, result.metric)
+    return f"| `{figures['command']}` | {score} | {figures['regret']:.2f} | {figures['seconds']:.0f} |"

@@ -1,109 +1,27 @@
-"""The paper's tables and its figure: which cells each of them shows."""
+"""The paper's tables 1 and 3 to 5 and its figure: which cells each of them shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import Table
-from ofms.policies.registry import setting_names
 from ofms.reproduction.bench import BUDGETS, MIXED, POLICIES, Bench, Figure, Section, title_of
-from ofms.reproduction.cells import Cell, Record
+from ofms.reproduction.cells import Cell
 from ofms.reproduction.summaries import (
-    best_row,
-    bytes_a_round,
     in_paper,
-    record_data,
-    regret_curve,
-    runs_of,
-    scale,
+    known_bounds,
+    mean_regret_curve,
+    result_data,
     seeds_note,
     show,
     summarise,
     synthetic_note,
     unit,
 )
-from ofms.runs.config import RUN_FIELDS
 
 _CLIENTS_TIMED = 2
-
-
-def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given: Any) -> Section:
-    """table:2: all policies on all datasets; and what they send."""
-    names = list(policies)
-    known = {name: setting_names(name) | RUN_FIELDS for name in names}
-    for key, value in given.items():
-        if not any(key in each for each in known.values()):
-            raise InvalidInput(key, value, f"none of {', '.join(names)} has such a setting")
-    runs = {
-        (name, column): bench.runs(column, name, **{key: value for key, value in given.items() if key in known[name]})
-        for column in bench.columns
-        for name in names
-    }
-    header, rows, bold = [""], [[POLICIES.get(name, name)] for name in names], set()
-    for column in bench.columns:
-        published = in_paper("comparison", column)
-        figures = {name: summarise(runs[name, column]) for name in names}
-        place = best_row([figures[name] for name in names], runs_of(runs, column))
-        if place is not None:
-            bold.add((place, len(header)))
-        header += [f"{title_of(column)}, {unit(column)}", *(["paper"] if published else [])]
-        for name, row in zip(names, rows, strict=True):
-            row += [show(figures[name]), *([show(published.get(name))] if published else [])]
-    for label, key in (
-        ("a uniformly random model", "random_model"),
-        ("the best model in hindsight", "best_in_hindsight"),
-    ):
-        row = [f"{label} (of OFMS-FT's run)"]
-        for column in bench.columns:
-            found = runs.get(("ofms-ft", column), [])
-            row.append(f"{scale(found) * np.mean([getattr(run, key) for run in found]):.2f}" if found else "–")
-            row += [""] if in_paper("comparison", column) else []
-        rows.append(row)
-    table = Table(
-        "comparison",
-        "Mean ± standard deviation over clients; accuracy in %, squared errors ×10⁻³",
-        header,
-        rows,
-        frozenset(bold),
-        notes=[
-            seeds_note((column, records) for (_, column), records in runs.items()),
-            *synthetic_note(bench.columns),
-        ],
-        data=[record_data(record) for records in runs.values() for record in records],
-    )
-    return Section(
-        "comparison",
-        "The comparison",
-        "All policies with the settings of each experiment's file, beside the paper's figures (its table 2).",
-        [table, traffic(bench, runs, names)],
-    )
-
-
-def first_runs(bench: Bench, policies: Iterable[str], **given: Any) -> list[Path]:
-    """The folders of the first seed's runs of a comparison, for a report."""
-    folders = []
-    for name in policies:
-        known = setting_names(name) | RUN_FIELDS
-        some = {key: value for key, value in given.items() if key in known}
-        folders += [bench.store.run_folder(Cell(column, name, bench.size.first_seed, some)) for column in bench.columns]
-    return [folder for folder in folders if folder.exists()]
-
-
-def traffic(bench: Bench, runs: Mapping[tuple[str, str], list[Record]], names: Sequence[str]) -> Table:
-    """What a client downloads and uploads in a round, on average."""
-    header, rows = [""], [[POLICIES.get(name, name)] for name in names]
-    for column in bench.columns:
-        title = title_of(column)
-        header += [f"{title}, down", "up"]
-        for name, row in zip(names, rows, strict=True):
-            row += [bytes_a_round(runs[name, column], "down"), bytes_a_round(runs[name, column], "up")]
-    data = [record_data(record) for records in runs.values() for record in records]
-    return Table("traffic", "Bytes of a client and round, on average", header, rows, data=data)
 
 
 def budgets(bench: Bench) -> Section:
@@ -122,10 +40,10 @@ def budgets(bench: Bench) -> Section:
         header,
         rows,
         notes=[
-            seeds_note((column, records) for (column, _), records in runs.items()),
+            seeds_note((column, results) for (column, _), results in runs.items()),
             *synthetic_note(bench.columns),
         ],
-        data=[record_data(record) for records in runs.values() for record in records],
+        data=[result_data(result) for results in runs.values() for result in results],
     )
     return Section(
         "budgets", "Memory", "OFMS-FT when clients hold 2, 5 or 10 models (the paper's tables 3 and 4).", [table]
@@ -151,8 +69,8 @@ def mixed_budgets(bench: Bench) -> Section:
         "OFMS-FT, clients of two sizes",
         header,
         rows,
-        notes=[seeds_note((column, records) for (column, _), records in runs.items()), *synthetic_note(columns)],
-        data=[record_data(record) for records in runs.values() for record in records],
+        notes=[seeds_note((column, results) for (column, _), results in runs.items()), *synthetic_note(columns)],
+        data=[result_data(result) for results in runs.values() for result in results],
     )
     text = (
         "Clients of both sizes are spread evenly over the sites; E is half of the summed budgets (the paper's table 1)."
@@ -175,12 +93,12 @@ def run_time(bench: Bench) -> Section:
         row = [shown]
         for column in bench.columns:
             size = bench.size.given(column) | {"clients": _CLIENTS_TIMED}
-            found = bench.store.records([Cell(column, name, 0, size | given, loopback=True)])
-            seconds = [record.client_seconds for record in found if record.client_seconds is not None]
+            found = bench.store.results([Cell(column, name, 0, size | given, loopback=True)])
+            seconds = [result.figures["client_seconds"] for result in found]
             published = in_paper("run-time", column)
             row.append(f"{np.mean(seconds):.2f}" if seconds else "–")
             row += [f"{published[key]:.2f}" if key in published else ""] if published else []
-            data += [record_data(record) for record in found]
+            data += [result_data(result) for result in found]
         rows.append(row)
     header = [""]
     for column in bench.columns:
@@ -211,20 +129,20 @@ def regret(bench: Bench) -> Section:
             for budget in BUDGETS:
                 found = bench.runs(column, budget=budget, preset=preset)
                 if found:
-                    curves.append(regret_curve(f"B = {budget}", found))
+                    curves.append(mean_regret_curve(f"B = {budget}", found))
             panels.append((title_of(column), curves))
         figures.append(Figure(name, f"Average regret of OFMS-FT's clients, {title}", panels, "average regret"))
     rows, data = [], []
     for column in columns:
         for budget in BUDGETS:
             found = bench.runs(column, budget=budget, preset="theory")
-            data += [record_data(record) | {"bound": record.bound} for record in found]
+            data += [result_data(result) | {"bound": result.figures["bound"]} for result in found]
             rounds = found[0].config.rounds if found else 1
-            bounds = [record.bound for record in found if record.bound is not None]
+            regrets, bounds = [result.regret().mean() for result in found], known_bounds(found)
             rows.append(
                 [
                     f"{title_of(column)}, B = {budget}",
-                    f"{np.mean([np.mean(record.regret) for record in found]) / rounds:.4f}" if found else "–",
+                    f"{np.mean(regrets) / rounds:.4f}" if found else "–",
                     f"{np.mean(bounds) / rounds:.4f}" if bounds else "–",
                 ]
             )

@@ -23,14 +23,14 @@ from ofms.runs.checkpoint import FOLDER as CHECKPOINT_FOLDER
 from ofms.runs.checkpoint import Checkpoints
 from ofms.runs.config import Experiment, RunConfig, change, load_experiment, load_run, resolve
 from ofms.runs.dictionaries import find_dictionary, task_of
-from ofms.runs.folder import CONFIG, RunFolder, new_run_folder, require_free, unfinished_run
+from ofms.runs.folder import CONFIG, RunFolder, new_run_folder, require_free, resume_command, unfinished_run
 from ofms.runs.interrupt import RunInterrupted, StopRequest
+from ofms.runs.result import Result
 from ofms.runs.trackers import require_tracker, start_tracker
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.progress import Progress
-from ofms.simulator.result import Result
 from ofms.simulator.resuming import go_on, save_checkpoint
 
 CHECKPOINT_SECONDS = 30.0
@@ -254,22 +254,22 @@ def _run(
             new = measurement.add(exchange)
             lines += new
             if written is not None:
-                written.add_rounds(new)
+                written.on_rounds(new)
             if tracking is not None:
-                tracking.add_rounds(new)
+                tracking.on_rounds(new)
             view.add(new)
             stopped = stop is not None and stop.wanted and len(lines) < config.rounds
             if checkpoints is not None and isinstance(simulation, FusedSimulation) and (stopped or checkpoints.due):
                 seconds = time.perf_counter() - started
                 save_checkpoint(checkpoints, simulation, measurement, fleet.catalogue.revision, fingerprint, seconds)
             if stopped:
-                again = f"go on with: ofms run --resume {folder}" if checkpoints else "it has to start again"
+                again = f"go on with: {resume_command(folder)}" if folder and checkpoints else "it has to start again"
                 raise RunInterrupted(f"stopped after round {len(lines)} of {config.rounds}; {again}")
         clients = measurement.per_client() | {"budget": fleet.budgets}
         if isinstance(simulation, LoopbackSimulation):
             clients["seconds"] = np.array([client.seconds for client in simulation.clients])
-        result = Result(
-            config=config,
+        result = Result.from_measurement(
+            config,
             metric=metric,
             clients=clients,
             history=measurement.first_clients(),
@@ -282,8 +282,8 @@ def _run(
             folder=folder,
         )
         if tracking is not None:
-            tracking.finish(result.summary())
+            tracking.on_finish(result)
     if written is not None:
-        written.finish(result.clients, result.history, msgspec.to_builtins(result.summary()))
+        written.on_finish(result)
         shutil.rmtree(written.path / CHECKPOINT_FOLDER, ignore_errors=True)
     return result
