@@ -1,4 +1,4 @@
-"""What the paper lacks and its readers would ask for next: which cells each table shows."""
+"""Measurements beyond the paper's: which cells each table shows."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _SERVER_SEEDS = 5
 
 
 def digits(bench: Bench) -> Section:
-    """All policies on the data that comes with scikit-learn: minutes, for anybody."""
+    """All policies on the digits of scikit-learn, in minutes and without a download."""
     if bench.chosen and "digits" not in bench.columns:
-        return Section("digits", "Digits", "Not asked for.")
+        return Section("digits", "Digits", "Not requested.")
     section = comparison(replace(bench, columns=["digits"]))
     tables = [
         replace(table, name=name) for name, table in zip(("digits", "digits-traffic"), section.tables, strict=True)
     ]
-    text = "The same policies on small networks, where nothing has to be downloaded; the paper has no such column."
+    text = "The same policies on small networks, without a download; the paper has no such column."
     return Section("digits", "Digits", text, tables)
 
 
 def gain(bench: Bench) -> Section:
-    """What fine-tuning adds to selection from a frozen dictionary, and what it does to the models."""
-    header = ["", "fine-tuned", "frozen", "with the mean of (3r2)", "a random model", "the best in hindsight"]
+    """Gain of fine-tuning over selection from a frozen dictionary, and its effect on the models."""
+    header = ["", "fine-tuned", "frozen", "with the server's mean (3r2)", "a random model", "the best in hindsight"]
     rows, data = [], []
     for column in bench.columns:
         tuned, frozen = bench.runs(column), bench.runs(column, fine_tuning_rate=0)
@@ -57,11 +57,11 @@ def gain(bench: Bench) -> Section:
         rows.append([f"{title_of(column)}, {unit(column)}", *figures, *change])
     notes = [
         "A random model, and each client's best one in hindsight: frozen → fine-tuned. "
-        "The server's mean is run where a run takes seconds.",
+        "The server's mean is measured only where a run takes seconds.",
         *synthetic_note(bench.columns),
     ]
     table = Table("gain", "OFMS-FT with and without fine-tuning", header, rows, notes=notes, data=data)
-    return Section("gain", "What fine-tuning gains", "OFMS-FT on the same draws, with the dictionary frozen.", [table])
+    return Section("gain", "Gain of fine-tuning", "OFMS-FT with and without fine-tuning, on the same draws.", [table])
 
 
 def _change(before: list[Result], after: list[Result], key: str) -> str:
@@ -72,17 +72,17 @@ def _change(before: list[Result], after: list[Result], key: str) -> str:
 
 
 def exchange_interval(bench: Bench) -> Section:
-    """The effect of talking to the server less often."""
+    """The effect of less frequent exchanges."""
     table = _sweep(bench, "interval", "interval", ["1", "5", "10", "25"], "Exchange every n rounds", "n = {}")
-    text = "Clients talk to the server every n rounds (th:5's communication rounds)."
-    return Section("interval", "Talking less often", text, [table])
+    text = "Clients exchange messages with the server every n rounds (the communication rounds of th:5)."
+    return Section("interval", "Exchange interval", text, [table])
 
 
 def uplink(bench: Bench) -> Section:
-    """The effect of the bandwidth."""
+    """The effect of the upload bandwidth."""
     table = _sweep(bench, "bandwidth", "bandwidth", ["10%", "25%", "50%", "110%"], "Bandwidth E", "E = {}")
     return Section(
-        "bandwidth", "Bandwidth", "E as a share of the summed budgets: α groups, of which one uploads.", [table]
+        "bandwidth", "Bandwidth", "E as a share of the summed budgets; one of α groups uploads per exchange.", [table]
     )
 
 
@@ -106,12 +106,12 @@ def _sweep(bench: Bench, name: str, key: str, values: Sequence[str], title: str,
                 f"{np.mean(groups):.1f}" if groups else "–",
             ]
         rows.append(row)
-    notes = ["Bytes are those of a client and round.", *synthetic_note(columns)]
+    notes = ["Bytes per client and round.", *synthetic_note(columns)]
     return Table(name, f"{title}: OFMS-FT", header, rows, notes=notes, data=data)
 
 
 def server(bench: Bench) -> Section:
-    """The server's regret (10r2) on a problem that meets every assumption of the theorems."""
+    """The server's regret (10r2) on a problem that satisfies every assumption of the theorems."""
     costs = np.array([4, 3, 3, 2, 2, 2], dtype=np.int64)
     budgets = np.array([7, 8, 9, 10, 7, 12] * 3, dtype=np.int64)
     catalogue = Catalogue(tuple("abcdef"), costs, costs.copy(), np.zeros(6, dtype=np.int64))
@@ -150,5 +150,5 @@ def server(bench: Bench) -> Section:
     )
     title = "The server's average regret on a convex problem"
     figures = [Figure("server-regret", title, [("", curves)], "average regret")] if curves else []
-    text = "For networks neither the best parameters nor the gradients' bound are known; on a convex problem both are."
+    text = "Measured on a convex problem, where the best parameters and a bound on the gradients are known."
     return Section("server", "The server's regret", text, [table], figures)

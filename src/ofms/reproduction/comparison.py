@@ -34,7 +34,7 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
     known = {name: setting_names(name) | RUN_FIELDS for name in names}
     for key, value in given.items():
         if not any(key in each for each in known.values()):
-            raise InvalidInput(key, value, f"none of {', '.join(names)} has such a setting")
+            raise InvalidInput(key, value, f"none of {', '.join(names)} has this setting")
     runs = {
         (name, column): bench.runs(column, name, **{key: value for key, value in given.items() if key in known[name]})
         for column in bench.columns
@@ -74,8 +74,8 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
     )
     return Section(
         "comparison",
-        "The comparison",
-        "All policies with the settings of each experiment's file, beside the paper's figures (its table 2).",
+        "Comparison",
+        "All policies with the settings of each experiment's file, beside the paper's figures (table 2).",
         [table, traffic(bench, runs, names)],
     )
 
@@ -99,4 +99,4 @@ def traffic(bench: Bench, runs: Mapping[tuple[str, str], list[Result]], names: S
         for name, row in zip(names, rows, strict=True):
             row += [bytes_per_round(runs[name, column], "down"), bytes_per_round(runs[name, column], "up")]
     data = [result_data(result) for results in runs.values() for result in results]
-    return Table("traffic", "Bytes of a client and round, on average", header, rows, data=data)
+    return Table("traffic", "Mean bytes per client and round", header, rows, data=data)

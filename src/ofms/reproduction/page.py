@@ -1,4 +1,4 @@
-"""What a reproduction leaves: tables as Markdown, LaTeX and JSON, figures as PNG and SVG, and one page."""
+"""The output of a reproduction: tables as Markdown, LaTeX and JSON, charts as PNG and SVG, and one page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reproduce_targets(
     workers: int | None = None,
     echo: Callable[[str], None] = print,
 ) -> list[Section]:
-    """One target, or `all` of them with a page; every section is shown and written as soon as it is there."""
+    """Reproduce one target, or `all` with a page; show and write each section as soon as it is complete."""
     if target != "all" and target not in TARGETS:
         raise InvalidInput("target", target, f"use one of {', '.join(TARGETS)}, or all")
     for name in (*columns, *(models or {})):
@@ -40,7 +40,7 @@ def reproduce_targets(
     folder = Path(out)
     page = _page_beside(folder)
     store = CellStore(
-        folder / "cells", models=models, prepare=_hastily if quick else _as_it_is, run=run, workers=workers
+        folder / "cells", models=models, prepare=_one_epoch if quick else _unchanged, run=run, workers=workers
     )
     bench = Bench(store, list(columns) or columns_here(), Size(quick=quick, seeds=seeds), chosen=bool(columns))
     sections = []
@@ -61,19 +61,19 @@ def reproduce_targets(
     return sections
 
 
-def _as_it_is(experiment: Experiment) -> Experiment:
+def _unchanged(experiment: Experiment) -> Experiment:
     return experiment
 
 
-def _hastily(experiment: Experiment) -> Experiment:
-    """One epoch of pre-training: for a look, not for figures. Digits take seconds anyway."""
+def _one_epoch(experiment: Experiment) -> Experiment:
+    """Pre-train for one epoch: for a quick look, not for figures. Digits take seconds anyway."""
     if experiment.pretraining is None or experiment.dataset == "digits":
         return experiment
     return msgspec.structs.replace(experiment, pretraining=msgspec.structs.replace(experiment.pretraining, epochs=1))
 
 
 def write_section(section: Section, folder: Path) -> None:
-    """A section's tables and pictures, as files in a folder."""
+    """Write a section's tables and charts into a folder."""
     require_writable(folder)
     for table in section.tables:
         figures = (
@@ -91,7 +91,7 @@ def write_section(section: Section, folder: Path) -> None:
 
 
 def _page_beside(folder: Path) -> Path:
-    """The page of a folder: beside it, under its name."""
+    """The path of a folder's page: beside it, with its name."""
     whole = folder.resolve()
     if not whole.name:
         raise InvalidInput("out", folder, "the page is written beside the folder; name another one")
@@ -99,16 +99,16 @@ def _page_beside(folder: Path) -> Path:
 
 
 def write_page(sections: Sequence[Section], bench: Bench, command: str, page: Path) -> Path:
-    """One page with everything; its pictures are in the folder of its name."""
+    """Write one page with all sections; its charts are in the folder of its name."""
     parts = [
         "# Results\n",
-        f"Written by `{command}`, ofms {__version__}; nothing on this page is typed by hand. "
-        f"A cell with several seeds shows the mean over them. A dash marks what has not been run.\n",
+        f"Written by `{command}`, ofms {__version__}; this page is generated. "
+        f"A cell with several seeds shows their mean. A dash marks a cell that has not been run.\n",
     ]
     if bench.size.quick:
         parts.append(
-            "A quick look: few clients and rounds, and, but for digits, models pre-trained for one epoch where none "
-            "were given. The commands at the end pre-train them in full, and come to other figures.\n"
+            "A quick look: few clients and rounds and, except for digits, dictionaries pre-trained for one epoch "
+            "unless given. The commands at the end pre-train them in full and yield other figures.\n"
         )
     for section in sections:
         parts.append(f"## {section.title}\n\n{section.text}\n")
@@ -128,7 +128,7 @@ def _provenance(bench: Bench) -> str:
     if not results:
         return "\n".join([*lines, "None has been run.\n"])
     revisions = {result.config.experiment: result.figures["revision"] for result in results}
-    lines.append("Dictionaries (where a command says `--models DIR`, it is one that was given):\n")
+    lines.append("Dictionaries (`--models DIR` in a command stands for a given one):\n")
     lines += [f"- {name}: revision `{revision}`" for name, revision in sorted(revisions.items())]
     machines = sorted({str(result.figures["machine"]) for result in results})
     lines.append(f"\nMachines: {'; '.join(machines)}.\n")

@@ -25,7 +25,7 @@ _CLIENTS_TIMED = 2
 
 
 def budgets(bench: Bench) -> Section:
-    """table:3 and table:4: OFMS-FT with more and with less memory."""
+    """table:3 and table:4: OFMS-FT with more and less memory."""
     rows = [[f"B = {budget}"] for budget in BUDGETS]
     header = [""]
     runs = {(column, budget): bench.runs(column, budget=budget) for column in bench.columns for budget in BUDGETS}
@@ -54,7 +54,7 @@ def mixed_budgets(bench: Bench) -> Section:
     """table:1: some clients with three models, the others with five."""
     columns = [column for column in bench.columns if column.startswith("wec")]
     if not columns:
-        return Section("mixed-budgets", "Mixed memory", "Measured on WEC, which was not asked for.")
+        return Section("mixed-budgets", "Mixed memory", "Measured on WEC, which was not requested.")
     runs = {(column, shares): bench.runs(column, budget=shares) for column in columns for shares in MIXED}
     rows = []
     for shares in MIXED:
@@ -66,20 +66,18 @@ def mixed_budgets(bench: Bench) -> Section:
     header = ["B", *(cell for column in columns for cell in (f"{title_of(column)}, MSE ×10⁻³", "paper"))]
     table = Table(
         "mixed-budgets",
-        "OFMS-FT, clients of two sizes",
+        "OFMS-FT, clients with two budgets",
         header,
         rows,
         notes=[seeds_note((column, results) for (column, _), results in runs.items()), *synthetic_note(columns)],
         data=[result_data(result) for results in runs.values() for result in results],
     )
-    text = (
-        "Clients of both sizes are spread evenly over the sites; E is half of the summed budgets (the paper's table 1)."
-    )
+    text = "Both budgets are spread evenly over the sites; E is half of the summed budgets (the paper's table 1)."
     return Section("mixed-budgets", "Mixed memory", text, [table])
 
 
 def run_time(bench: Bench) -> Section:
-    """table:5: the processor time of a client."""
+    """table:5: processor time per client."""
     entries: list[tuple[str, str, dict[str, Any], str]] = []
     for name, shown in POLICIES.items():
         if name != "ofms-ft":
@@ -104,23 +102,25 @@ def run_time(bench: Bench) -> Section:
     for column in bench.columns:
         header += [f"{title_of(column)}, s", *(["paper"] if in_paper("run-time", column) else [])]
     note = (
-        f"Measured on the loopback, {_CLIENTS_TIMED} clients, one thread, processor time: messages, predictions "
-        "and fine-tuning. A client evaluates what its policy learns from: all models that it holds with OFMS-FT and "
-        "budgeted expert advice, else the one that predicts. The paper does not say which losses Non-Fed-OMS observes: "
-        "its figure stands beside both. Its seconds are of another machine; the ratios are what to compare."
+        f"Processor time of messages, predictions and fine-tuning on the loopback: {_CLIENTS_TIMED} clients, one "
+        "thread. A client evaluates the models that its policy learns from: all held models with OFMS-FT and budgeted "
+        "expert advice, otherwise the one that predicts. The paper does not say which losses Non-Fed-OMS observes; its "
+        "figure is beside both. Its seconds are from another machine: compare ratios."
     )
-    table = Table("run-time", "Seconds that a client spends in all rounds", header, rows, notes=[note], data=data)
-    return Section("run-time", "Run time", "What a client spends, by policy and memory (the paper's table 5).", [table])
+    table = Table("run-time", "Seconds per client, all rounds", header, rows, notes=[note], data=data)
+    return Section(
+        "run-time", "Run time", "Processor time per client, by policy and memory (the paper's table 5).", [table]
+    )
 
 
 def regret(bench: Bench) -> Section:
-    """fig:1: average regret over rounds for several budgets; and with the theorems' settings, the bound."""
+    """fig:1: average regret over rounds for several budgets; with the theorems' settings, also the bound."""
     columns = [column for column in bench.columns if column == "mnist" or column.startswith("wec")]
     if not columns:
-        return Section("regret", "Regret over rounds", "Drawn for MNIST and WEC, which were not asked for.")
+        return Section("regret", "Regret over rounds", "Drawn for MNIST and WEC, which were not requested.")
     figures = []
     for name, preset, title in (
-        ("regret", "published", "as published (raw loss: no bound is known)"),
+        ("regret", "published", "as published (raw loss: no bound)"),
         ("regret-theory", "theory", "as in the theorems, with their bound"),
     ):
         panels = []
@@ -154,5 +154,5 @@ def regret(bench: Bench) -> Section:
         notes=synthetic_note(columns),
         data=data,
     )
-    text = "The paper's figure 1. Below it the same with the theorems' settings, where their bound holds."
+    text = "The paper's figure 1, then the same with the theorems' settings, where their bound holds."
     return Section("regret", "Regret over rounds", text, [table], figures)

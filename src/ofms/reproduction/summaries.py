@@ -127,4 +127,4 @@ def seeds_note(found: Iterable[tuple[str, Sequence[Result]]]) -> str:
 def synthetic_note(columns: Iterable[str]) -> list[str]:
     if "wec-synthetic" not in columns:
         return []
-    return ["WEC (synthetic): made by a generator, nothing measured; the paper's WEC figures are of the real data."]
+    return ["WEC (synthetic): generated data, nothing measured; the paper's WEC figures are of the real data."]

@@ -1,4 +1,4 @@
-"""What can be reproduced, by name, in the order of the page."""
+"""Targets of a reproduction by name, in the order of the page."""
 
 from __future__ import annotations
 
