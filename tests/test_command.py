@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +169,7 @@ def wrong_inputs(models: Path) -> None:
     Dictionary.from_modules(modules, task="classification", architectures=architectures).write(models)
 
 
-BAD_DICTIONARIES = {
+BAD_DICTIONARIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (lambda models: (models / "net0.safetensors").unlink(), "has no such file"),
     "truncated": (truncate, "not a whole safetensors file"),
     "not finite": (poison, "net0: 0.bias = not finite"),
@@ -368,7 +369,8 @@ def test_help_and_version_import_neither_torch_nor_numpy() -> None:
 
 
 def test_progress_goes_to_standard_error(models: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ofms", "run", "--models", models, *QUICK, "--out", tmp_path / "run", "--json"]
+    command = [sys.executable, "-m", "ofms", "run", "--models", str(models), *QUICK]
+    command += ["--out", str(tmp_path / "run"), "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     json.loads(ended.stdout.splitlines()[-1])
     assert "ofms-ft:" not in ended.stdout

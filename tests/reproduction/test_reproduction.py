@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 from ofms.cli import _main
 from ofms.core.errors import InvalidInput
+from ofms.data.stream import Task
 from ofms.drawing.tables import Table
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
@@ -30,7 +32,7 @@ from ofms.storage.files import FolderLock
 SMALL = {"clients": 4, "rounds": 12, "budget": "3"}
 
 
-def write_dictionary(folder: Path, inputs: int, outputs: int, task: str, seed: int = 0) -> Path:
+def write_dictionary(folder: Path, inputs: int, outputs: int, task: Task, seed: int = 0) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         modules = {f"net{index}": mlp(inputs, [6], outputs) for index in range(6)}
@@ -45,7 +47,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_a_cell_is_run_once_and_kept(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def store(**options: object) -> CellStore:
+    def store(**options: Any) -> CellStore:
         return CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False, **options)
 
     wanted = [Cell("digits", "ofms-ft", seed, SMALL) for seed in (0, 1)]
@@ -220,9 +222,9 @@ def test_figures_say_of_how_many_seeds_they_are(models: Path, tmp_path: Path) ->
 
 
 def test_digits_stand_alone_without_a_column_of_the_paper(models: Path, tmp_path: Path) -> None:
-    def digits(target: str = "digits", **asked: object) -> Section:
+    def digits(target: str = "digits", **asked: Any) -> Section:
         store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
-        return TARGETS[target](Bench(store, size=Size(quick=True, seeds=1), **asked))  # type: ignore[arg-type]
+        return TARGETS[target](Bench(store, size=Size(quick=True, seeds=1), **asked))
 
     section = digits(columns=["air"])
     assert [table.name for table in section.tables] == ["digits", "digits-traffic"]
@@ -278,13 +280,13 @@ def test_reproduce_writes_tables_figures_and_a_page(
     assert "A quick look" in page
     assert "server-regret-rounds100-" in page
     monkeypatch.chdir(out)
-    options = {"quick": True, "columns": ["wec-synthetic"], "run": False, "echo": lambda text: None}
-    reproduce_targets("all", out=".", **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"quick": True, "columns": ["wec-synthetic"], "run": False, "echo": lambda text: None}
+    reproduce_targets("all", out=".", **options)
     assert (tmp_path / "results.md").read_text().count("(results/regret.png)") == 1
-    reproduce_targets("all", out=str(tmp_path / "results-0.1"), **options)  # type: ignore[arg-type]
+    reproduce_targets("all", out=str(tmp_path / "results-0.1"), **options)
     assert (tmp_path / "results-0.1.md").exists()
     with pytest.raises(InvalidInput, match="out = /: "):
-        reproduce_targets("all", out="/", **options)  # type: ignore[arg-type]
+        reproduce_targets("all", out="/", **options)
 
 
 @pytest.mark.parametrize(

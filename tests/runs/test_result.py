@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """A run whose regret has a bound, with fine-tuning, in a folder."""
     dictionary, stream = regression_problem(clients=6, rounds=20)
     folder = tmp_path_factory.mktemp("runs") / "run"
-    options = {"budget": "3", "bandwidth": "60%", "interval": 4, "fine_tuning_rate": 0.01}
+    options: dict[str, Any] = {"budget": "3", "bandwidth": "60%", "interval": 4, "fine_tuning_rate": 0.01}
     return ofms.simulate(models=dictionary, stream=stream, preset="theory", out=folder, **options)
 
 

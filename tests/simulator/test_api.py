@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,7 +125,13 @@ def test_a_result_shows_itself(tmp_path: Path) -> None:
 def test_what_the_same_choices_come_to_without_fine_tuning() -> None:
     """The frozen score of a run is that of its own votes on the dictionary as it was."""
     dictionary, stream = regression_problem()
-    common = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "100%", "learning_rate": 0.0}
+    common: dict[str, Any] = {
+        "models": dictionary,
+        "stream": stream,
+        "budget": "3",
+        "bandwidth": "100%",
+        "learning_rate": 0.0,
+    }
     tuned = ofms.simulate(preset="theory", fine_tuning_rate=0.05, **common)
     frozen = ofms.simulate(preset="theory", fine_tuning_rate=0, **common)
     # With a learning rate of 0 the choices do not depend on what was learnt.
