@@ -282,7 +282,7 @@ def test_what_may_change_at_a_restart(
         return
     keeper = PersistentCoordinator(Deployment(folder))
     assert (
-        keeper.coordinator.state.bandwidth
+        keeper.coordinator.session.bandwidth
         == keeper.coordinator.fleet.bandwidth
         == int(1.5 * keeper.coordinator.fleet.budgets.sum())
     )
@@ -321,11 +321,11 @@ def test_devices_may_be_added_to_a_deployment_that_went_on_for_a_while(tmp_path:
     add_device(folder, "device-3", "5", "127.0.0.1:9092")
     keeper = PersistentCoordinator(Deployment(folder))
     assert parameters(keeper) == before
-    learnt = [device._memory.state.cumulative_losses.tolist() for device in fleet.devices]
+    learnt = [device._memory.state.policy.cumulative_losses.tolist() for device in fleet.devices]
     fleet.exchange(keeper)
     assert len(keeper.counts) == CLIENTS + 1
     assert all(
-        device._memory.state.cumulative_losses.tolist() != each
+        device._memory.state.policy.cumulative_losses.tolist() != each
         for device, each in zip(fleet.devices, learnt, strict=True)
     )
     keeper.close()

@@ -17,7 +17,7 @@ from ofms.device.held_models import HeldModels
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from ofms.policies import MODULES
-from ofms.policies.protocol import Fleet
+from ofms.policies.fleet import Fleet
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.storage.envelope import Envelope, decode, encode
 from tests.devices import ROUNDS, budgets_for, grant_arrays, granted_device, hub_for, open_devices, problem
@@ -95,10 +95,10 @@ def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
     letter = device.collect(now=True)
     assert letter is not None
     assert decode(letter).values["exchange"] == 1
-    before = device._memory.state.cumulative_losses.copy()
+    before = device._memory.state.policy.cumulative_losses.copy()
     assert device.feedback(4, 0.2), "late labels still teach"
-    assert (device._memory.state.cumulative_losses >= before).all()
-    assert (device._memory.state.cumulative_losses > before).any()
+    assert (device._memory.state.policy.cumulative_losses >= before).all()
+    assert (device._memory.state.policy.cumulative_losses > before).any()
     assert device.predict(inputs[0]).id == 6, "it goes on predicting without a server"
     with pytest.raises(ofms.InvalidInput, match="label = nan"):
         device.feedback(2, float("nan"))
@@ -137,11 +137,11 @@ def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_
     assert real == others, "what is not held takes no memory"
     kept = {model: float(output[0]) for model, output in device._memory.waiting[answer.id].outputs.items()}
     assert kept == pytest.approx(expected)
-    before = device._memory.state.cumulative_losses.copy()
+    before = device._memory.state.policy.cumulative_losses.copy()
     device.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
         assert again.feedback(answer.id, 0.5)
-        gained = again._memory.state.cumulative_losses - before
+        gained = again._memory.state.policy.cumulative_losses - before
         assert set(np.flatnonzero(gained[0])) == set(held), "the models of then learn, though they are gone"
 
 

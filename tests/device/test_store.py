@@ -115,7 +115,7 @@ def test_a_full_disk_does_not_split_memory_from_what_is_written(
     coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
     device.collect(now=True)
     held = np.zeros((1, 6), np.bool_)
-    chosen = int(device._memory.state.chosen[0])
+    chosen = int(device._memory.state.policy.chosen[0])
     held[0, chosen] = True
     arrays = grant_arrays(held)
     arrays |= {f"model.{chosen}.{name}": tensor.numpy() for name, tensor in coordinator.tensors[chosen].items()}

@@ -27,7 +27,7 @@ from ofms.reproduction.page import reproduce_targets
 from ofms.reproduction.summaries import paper
 from ofms.reproduction.targets import TARGETS
 from ofms.runs.result import Result
-from ofms.storage.files import FolderLock
+from ofms.storage.locks import FolderLock
 
 SMALL = {"clients": 4, "rounds": 12, "budget": "3"}
 

@@ -12,7 +12,7 @@ from ofms.models.dictionary import Dictionary
 from ofms.runs import dictionaries
 from ofms.runs.config import Experiment, load_experiment
 from ofms.runs.dictionaries import train_dictionary
-from ofms.storage.files import FolderLock
+from ofms.storage.locks import FolderLock
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ from ofms.core.messages import Grants, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Integers
 from ofms.models.dictionary import Dictionary
-from ofms.policies.protocol import Fleet
+from ofms.policies.fleet import Fleet
 from ofms.policies.registry import build_policy, settings_type
+from ofms.policies.session import ServerSession
 from ofms.storage.envelope import Envelope, decode, encode, message_arrays
 
 # A device may have seen some more samples than an exchange has before it could report.
@@ -79,7 +80,8 @@ class Coordinator:
         self.deployment = secrets.token_hex(8)
         self.exchange = 0
         self.frozen = False
-        self.state = self.policy.server.open(self.fleet.catalogue, bandwidth)
+        self.session = ServerSession(self.policy, self.fleet.catalogue, bandwidth)
+        self.state = self.session.open()
         self.tensors: list[Tensors] = [
             {name: tensor.clone() for name, tensor in model.tensors.items()} for model in dictionary.models
         ]
@@ -89,8 +91,7 @@ class Coordinator:
     @property
     def version(self) -> Integers:
         """[K] how often each model was changed."""
-        version: Integers = self.state.version
-        return version
+        return self.state.version
 
     @property
     def finished(self) -> bool:
@@ -162,7 +163,7 @@ class Coordinator:
         if self.opened is not None or not present:
             raise InvalidInput("exchange", self.exchange, "it is open already, or nobody asked for it")
         requests = Requests.stack([self.requests[client] for client in present])
-        self.state, grants = self.policy.server.grant(self.state, requests, Draws(self.seed, self.exchange))
+        self.state, grants = self.session.grant(self.state, requests, Draws(self.seed, self.exchange))
         if self.frozen:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
         self.opened = OpenExchange(
@@ -183,7 +184,7 @@ class Coordinator:
         spoilt = []
         if answers:
             reports = Reports.stack([answer.reports for answer in answers])
-            self.state, step = self.policy.server.absorb(self.state, reports)
+            self.state, step = self.session.absorb(self.state, reports)
             for model in sorted({model for answer in answers for model in answer.updates}):
                 moved = dict(self.tensors[model])
                 for update in (answer.updates[model] for answer in answers if model in answer.updates):

@@ -27,7 +27,8 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Requests
 from ofms.core.states import flatten, unflatten
 from ofms.storage.envelope import Envelope, decode, encode
-from ofms.storage.files import FolderLock, require_writable, write_whole
+from ofms.storage.files import require_writable, write_whole
+from ofms.storage.locks import FolderLock
 
 _CHECKPOINT = "checkpoint.safetensors"
 _REFUSALS_SHOWN = 100
@@ -273,8 +274,6 @@ class PersistentCoordinator:
             coordinator.deployment, coordinator.exchange = str(values["deployment"]), int(values["exchange"])
             coordinator.frozen = bool(values["frozen"])
             kept = dict(values["state"])
-            if "state.bandwidth" in kept:
-                kept["state.bandwidth"] = coordinator.fleet.bandwidth
             coordinator.state = unflatten(coordinator.state, dict(letter.arrays), kept, "state.")
             for client in values["requests"]:
                 arrays = letter.part(f"request.{client}") | {"exchange": np.asarray(coordinator.exchange)}

@@ -13,7 +13,7 @@ from ofms.coordinator.files import STATE, STATUS
 from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import format_table
 from ofms.runs.units import human_bytes
-from ofms.storage.files import is_locked
+from ofms.storage.locks import is_locked
 
 _REFUSALS_SHOWN = 10
 

@@ -1,4 +1,4 @@
-"""The folder that datasets live in."""
+"""Where datasets are stored, and files that are verified before they are used."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import platformdirs
+
 from ofms.core.errors import InvalidInput
 
 
 def cache_folder() -> Path:
-    """Where what can be fetched or made again is kept: $XDG_CACHE_HOME/ofms, else ~/.cache/ofms."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ofms"
+    """The user's cache for what can be downloaded or computed again.
+
+    On Linux `$XDG_CACHE_HOME/ofms`, or `~/.cache/ofms` where that is unset.
+    """
+    return platformdirs.user_cache_path("ofms", appauthor=False)
 
 
 def data_folder() -> Path:
-    """$OFMS_DATA, else `data` in the cache."""
+    """$OFMS_DATA, or `data` in the cache."""
     return Path(os.environ.get("OFMS_DATA") or cache_folder() / "data").expanduser()
 
 
 def md5_of(content: bytes) -> str:
-    """The MD5 under which datasets publish their files."""
+    """MD5 as hexadecimal digits, the checksum that dataset hosts publish."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def read_file(path: Path, dataset: str) -> bytes:
-    """A dataset's file, or one line that says how to get it."""
+    """A dataset's file; if it cannot be read, the error says how to download it."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -36,7 +41,7 @@ def read_file(path: Path, dataset: str) -> bytes:
 
 @dataclass(frozen=True)
 class VerifiedFiles:
-    """Files whose MD5 is known, by their path in the dataset's folder; none is ever read that is not whole."""
+    """Files with a known MD5, by their path in the dataset's folder; `read` returns verified content only."""
 
     dataset: str
     md5: Mapping[str, str]
@@ -46,19 +51,19 @@ class VerifiedFiles:
         return data_folder() / self.dataset
 
     def read(self, name: str) -> bytes:
-        """A file's content, or a refusal where it is missing or not the published one."""
+        """A file's content; rejects a file that is missing or differs from the published one."""
         content = read_file(self.folder / name, self.dataset)
         self.require(name, content)
         return content
 
     def require(self, name: str, content: bytes) -> None:
-        """Refuse content that is not the published one."""
+        """Reject content that differs from the published file."""
         found = md5_of(content)
         if found != self.md5[name]:
             reason = f"its MD5 is {found}, not the published {self.md5[name]}"
             raise InvalidInput("file", self.folder / name, f"{reason}; 'ofms data {self.dataset}' fetches it again")
 
     def check(self) -> None:
-        """Refuse files that are missing or not the published ones."""
+        """Reject files that are missing or differ from the published ones."""
         for name in self.md5:
             self.read(name)

@@ -291,7 +291,7 @@ class Device:
         self._held_models, memory, membership = held_models, self._memory, held_models.membership
         if memory.open and memory.labelled:
             plan = memory.plans[memory.exchange]
-            memory.state, _ = membership.policy.client.learn(memory.state, plan, self._observed(membership, plan))
+            memory.state, _ = membership.session.learn(memory.state, plan, self._observed(membership, plan))
         memory.open = False
         went_back = memory.exchange >= exchange
         if went_back:
@@ -318,7 +318,7 @@ class Device:
             keep_outputs(
                 held_models, memory, [model for model in held_models if model not in versions or model in sent]
             )
-            memory.state, plan = held_models.membership.policy.client.plan(memory.state, grants)
+            memory.state, plan = held_models.membership.session.plan(memory.state, grants)
             for model in set(held_models) - versions.keys():
                 held_models.remove(model)
             for model, tensors in sent.items():
@@ -335,12 +335,12 @@ class Device:
         memory, membership = self._memory, held_models.membership
         with self._guard:
             plan, exchange = memory.plans[memory.exchange], memory.exchange
-            _, reports = membership.policy.client.learn(memory.state, plan, self._observed(membership, plan))
+            _, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
             held, samples = dict(held_models.tensors), list(memory.samples)
         models = np.flatnonzero(reports.updated[0]).tolist()
         deltas = held_models.updates(exchange, {model: held[model] for model in models}, samples)
         with self._guard:
-            memory.state, reports = membership.policy.client.learn(memory.state, plan, self._observed(membership, plan))
+            memory.state, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
             memory.open = False
             updated = np.zeros_like(reports.updated)
             updated[0, list(deltas)] = True

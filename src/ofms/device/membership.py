@@ -14,8 +14,10 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
 from ofms.models.zoo import build_module
-from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.fleet import Fleet
+from ofms.policies.protocol import Policy
 from ofms.policies.registry import build_policy, settings_type
+from ofms.policies.session import ClientSession
 from ofms.storage.envelope import Envelope
 
 
@@ -42,6 +44,11 @@ class Membership:
     trainees: LocalNetworks
 
     @property
+    def session(self) -> ClientSession:
+        """The client half in operation."""
+        return ClientSession(self.policy, self.fleet.schedule)
+
+    @property
     def member(self) -> tuple[str, int]:
         """Which client of which fleet."""
         return self.deployment, self.client
@@ -49,7 +56,7 @@ class Membership:
     def join(self) -> Any:
         """The state of a client that has seen nothing yet."""
         budgets = np.array([self.budget], dtype=np.int64)
-        return self.policy.client.join(self.fleet.catalogue, budgets, np.array([self.client]))
+        return self.session.join(self.fleet.catalogue, budgets, np.array([self.client]))
 
     def samples_in(self, exchange: int) -> int:
         """How many labels complete an exchange; the last one may have fewer."""

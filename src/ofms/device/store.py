@@ -12,7 +12,8 @@ from ofms.core.errors import InvalidInput
 from ofms.device.journal import FLUSH_SECONDS, Journal, read_records
 from ofms.device.journal_records import JournalRecord
 from ofms.storage.envelope import Envelope, decode, encode
-from ofms.storage.files import FolderLock, require_writable, write_whole
+from ofms.storage.files import require_writable, write_whole
+from ofms.storage.locks import FolderLock
 
 _SNAPSHOT, _MODELS = "snapshot.safetensors", "models"
 

@@ -20,7 +20,8 @@ from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.core.errors import InvalidInput, ProcessEnded
 from ofms.flower.control import Control
 from ofms.flower.processes import Process, superlink_command
-from ofms.storage.files import FolderLock, require_writable
+from ofms.storage.files import require_writable
+from ofms.storage.locks import FolderLock
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_BETWEEN_QUESTIONS = 2.0

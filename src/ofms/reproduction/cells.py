@@ -22,7 +22,8 @@ from ofms.runs.folder import CONFIG, SUMMARY, unfinished_run
 from ofms.runs.interrupt import RunInterrupted
 from ofms.runs.result import Result
 from ofms.simulator.api import resolve_experiment, simulate
-from ofms.storage.files import is_locked, require_writable
+from ofms.storage.files import require_writable
+from ofms.storage.locks import is_locked
 
 _OPTIONS = ("preset", "budget", "bandwidth", "clients", "rounds")
 

@@ -14,9 +14,11 @@ from ofms.data import load_dataset
 from ofms.data.folder import cache_folder
 from ofms.data.stream import Task
 from ofms.models.dictionary import INDEX, Dictionary
-from ofms.models.pretrain import Recipe, pretrain
+from ofms.models.pretrain import pretrain
+from ofms.models.training import Recipe
 from ofms.runs.config import Experiment, RunConfig
-from ofms.storage.files import FolderLock, require_writable
+from ofms.storage.files import require_writable
+from ofms.storage.locks import FolderLock
 
 
 def task_of(experiment: Experiment) -> Task:

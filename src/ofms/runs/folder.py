@@ -16,7 +16,8 @@ from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.runs.config import RunConfig, load_run
 from ofms.storage.archives import read_npz
-from ofms.storage.files import FolderLock, require_writable, write_whole
+from ofms.storage.files import require_writable, write_whole
+from ofms.storage.locks import FolderLock
 
 if TYPE_CHECKING:
     from ofms.runs.result import Result

@@ -1,1 +1,1 @@
-"""Whole files, locks, archives, and the envelope of messages."""
+"""Complete files, locks, archives, and the message envelope."""

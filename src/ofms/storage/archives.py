@@ -1,4 +1,4 @@
-"""NumPy's archives of arrays, as they may be found on a disk."""
+"""Reading NumPy archives that may be damaged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ofms.core.typing import AnyArray
 
 
 def read_npz(path: Path) -> dict[str, AnyArray]:
-    """The arrays of a `.npz` file; OSError or ValueError where it cannot be read."""
-    # Opened here: NumPy leaves a file open that it cannot read.
+    """The arrays of a `.npz` file; raises OSError or ValueError if it cannot be read."""
+    # Opened here: NumPy leaves a file open if it cannot read it.
     with path.open("rb") as content:
         try:
             with np.load(content, allow_pickle=False) as file:
                 return dict(file)
         except (TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(f"it is no .npz file: {error}") from None
+            raise ValueError(f"it is not an .npz file: {error}") from None

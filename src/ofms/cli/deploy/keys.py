@@ -42,7 +42,7 @@ def command(
     from ofms.coordinator.keys import add_device, make_deployment, revoke_device
     from ofms.core.errors import InvalidInput
     from ofms.flower.app import write_app
-    from ofms.storage.files import is_locked
+    from ofms.storage.locks import is_locked
 
     if address is not None:
         if models is None:
