@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,7 @@ def test_the_digits_dictionary_is_pretrained_and_kept(
     (kept,) = (tmp_path / "cache" / "ofms" / "models").iterdir()
     assert len(list(kept.glob("*.safetensors"))) == 20
     assert run("pretrain", "digits") == 0
-    assert "holds a dictionary already" in capsys.readouterr().out
+    assert "already holds a dictionary" in capsys.readouterr().out
     assert (tmp_path / record["folder"] / "summary.json").exists()
 
 
@@ -168,7 +169,7 @@ def wrong_inputs(models: Path) -> None:
     Dictionary.from_modules(modules, task="classification", architectures=architectures).write(models)
 
 
-BAD_DICTIONARIES = {
+BAD_DICTIONARIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (lambda models: (models / "net0.safetensors").unlink(), "has no such file"),
     "truncated": (truncate, "not a whole safetensors file"),
     "not finite": (poison, "net0: 0.bias = not finite"),
@@ -190,7 +191,7 @@ BAD_ARGUMENTS = {
     "zero rounds": (("--rounds", "0"), "rounds = 0: give at least 1"),
     "no such models": (("--models", "nowhere"), "models = nowhere: no dictionary can be read there"),
     "unknown option": (("--colour", "red"), "No such option"),
-    "no workers": (("--workers", "0"), "0: give at least 1"),
+    "no workers": (("--workers", "0"), "0 is not in the range"),
     "unknown bound": (("--set", "loss_bound=soft"), "loss_bound = soft: use one of clip, saturate, raw"),
     "no rate": (("--preset", "published", "--set", "learning_rate=nan"), "learning_rate = nan"),
     "no window": (("--policy", "fed-omd", "--set", "window=0"), "window = 0"),
@@ -261,10 +262,10 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("")
     refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file" / "run"), "cannot be written to")
-    refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file"), "something is there already")
+    refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file"), "it exists already")
     refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file" / "models"), "cannot be written to")
-    refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file"), "something is there already")
-    refused(capsys, run("pretrain", "digits", "--workers", "-1"), "-1: give at least 1")
+    refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file"), "it exists already")
+    refused(capsys, run("pretrain", "digits", "--workers", "-1"), "-1 is not in the range")
 
 
 @pytest.mark.parametrize(
@@ -368,7 +369,8 @@ def test_help_and_version_import_neither_torch_nor_numpy() -> None:
 
 
 def test_progress_goes_to_standard_error(models: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ofms", "run", "--models", models, *QUICK, "--out", tmp_path / "run", "--json"]
+    command = [sys.executable, "-m", "ofms", "run", "--models", str(models), *QUICK]
+    command += ["--out", str(tmp_path / "run"), "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     json.loads(ended.stdout.splitlines()[-1])
     assert "ofms-ft:" not in ended.stdout

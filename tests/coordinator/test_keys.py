@@ -121,8 +121,8 @@ def test_a_fleet_by_command(models: Path, tmp_path: Path, capsys: pytest.Capture
     assert _main(["deploy", "keys", folder, "--device", "a=5", "--device", "b=64KiB"]) == 0
     assert _main(["deploy", "keys", folder, "--revoke", "a"]) == 0
     said = capsys.readouterr().out
-    assert "look it over" in said
-    assert f"{folder}/devices/b: copy it onto b" in said
+    assert "check it before you start the server" in said
+    assert f"{folder}/devices/b: copy it to b" in said
     assert "a is revoked" in said
     assert _main(["deploy", "freeze", folder]) == 0
     (command,) = (tmp_path / "new" / "commands").iterdir()

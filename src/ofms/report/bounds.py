@@ -1,4 +1,4 @@
-"""The theorems' bounds for a setting, in figures."""
+"""Clusters, rates and regret bounds of OFMS-FT for a configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ofms.simulator.api import prepare
 def describe_bounds(
     experiment: str, given: dict[str, Any], *, distance: float | None = None, gradient: float | None = None
 ) -> dict[str, Any]:
-    """Clusters, rates and bounds for every distinct budget, and those of the server."""
+    """Clusters, rates and bounds for every distinct budget, and for the server."""
     for name, value in (("distance", distance), ("gradient", gradient)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise InvalidInput(name, value, "give a number of at least 0")

@@ -1,4 +1,4 @@
-"""What there is to know about a dictionary before one uses it."""
+"""Description of a dictionary: models, costs, smallest budget, clusters by budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUDGETS_SHOWN = (2, 3, 5, 10)
 
 
 def describe_dictionary(dictionary: Dictionary) -> dict[str, Any]:
-    """Models, costs, the smallest budget, and the clusters that some budgets give."""
+    """Models, costs, the smallest budget, and the number of clusters for some budgets."""
     catalogue = dictionary.catalogue()
     largest = int(catalogue.storage.max())
     least = smallest_budget(catalogue.storage)
@@ -70,7 +70,7 @@ def dictionary_tables(facts: dict[str, Any]) -> str:
         ],
     )
     budgets = format_table(
-        ["budget", "bytes", "clusters at most", "μ"],
+        ["budget", "bytes", "most clusters", "μ"],
         [
             [
                 str(row["budget"]),
@@ -89,7 +89,7 @@ def dictionary_tables(facts: dict[str, Any]) -> str:
 
 
 def format_range(bounds: list[int]) -> str:
-    """An exact number, or what is known of it.
+    """An exact number, or its known range.
 
     >>> format_range([5, 5]), format_range([5, 6])
     ('5', '5 to 6')

@@ -23,10 +23,10 @@ from ofms.runs.config import Experiment, RunConfig, change, load_experiment, loa
 from ofms.runs.dictionaries import find_dictionary, task_of
 from ofms.runs.folder import CONFIG, RunFolder, new_run_folder, require_free, unfinished_run
 from ofms.runs.observers import CheckpointObserver, Observer
+from ofms.runs.result import Result
 from ofms.runs.trackers import require_tracker, start_tracker
 from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.progress import Progress
-from ofms.simulator.result import Result
 from ofms.simulator.simulation import make_simulation
 
 CHECKPOINT_SECONDS = 30.0
@@ -243,8 +243,8 @@ def _run(
             lines += new
             for observer in observers:
                 observer.on_rounds(new)
-        result = Result(
-            config=config,
+        result = Result.from_measurement(
+            config,
             metric=metric,
             clients=measurement.per_client() | {"budget": fleet.budgets} | simulation.client_figures(),
             history=measurement.first_clients(),

@@ -1,0 +1,21 @@
+"""`ofms check`."""
+
+from __future__ import annotations
+
+import click
+
+from ofms.cli.options import json_option, print_json
+
+
+@click.command("check")
+@click.argument("dictionary", type=click.Path())
+@json_option
+def command(dictionary: str, as_json: bool) -> None:
+    """Check a dictionary: its models, costs, smallest budget, clusters per budget."""
+    from ofms.models.dictionary import Dictionary
+    from ofms.report.dictionaries import describe_dictionary, dictionary_tables
+
+    facts = describe_dictionary(Dictionary.read(dictionary))
+    click.echo(dictionary_tables(facts))
+    if as_json:
+        print_json(facts)
