@@ -1,6 +1,6 @@
 """A policy of one's own: each client keeps a random set of models and predicts with the best so far, or tries another.
 
-ofms run digits --policy examples.epsilon_greedy --set epsilon=0.05      (from the project's folder)
+ofms run digits --policy examples.epsilon_greedy:algorithm --set epsilon=0.05   (from the project's folder)
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 from ofms.policies.exp3 import Exp3
 from ofms.policies.exp3_client import Exp3Client
 from ofms.policies.granting_server import GrantingServer
-from ofms.policies.protocol import Fleet, Policy, require_budgets
+from ofms.policies.protocol import Algorithm, Fleet, Policy, require_budgets
 
 
 @dataclass(frozen=True)
@@ -40,3 +40,6 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         loss_bound=settings.loss_bound,
         expected_weights=lambda client, server: client.pmf,
     )
+
+
+algorithm = Algorithm(Settings, Exp3Client, build)

@@ -188,7 +188,7 @@ BAD_ARGUMENTS = {
     "not an assignment": (("--set", "window"), "is not KEY=VALUE"),
     "zero clients": (("--clients", "0"), "clients = 0: give at least 1"),
     "zero rounds": (("--rounds", "0"), "rounds = 0: give at least 1"),
-    "no such models": (("--models", "nowhere"), "models = nowhere: no dictionary can be read there"),
+    "no such models": (("--models", "nowhere"), "nowhere: no dictionary can be read there"),
     "unknown option": (("--colour", "red"), "No such option"),
     "no workers": (("--workers", "0"), "0: give at least 1"),
     "unknown bound": (("--set", "loss_bound=soft"), "loss_bound = soft: use one of clip, saturate, raw"),
@@ -282,7 +282,8 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
             'networks = [{ name = "a", architecture = "mlp", options = { inputs = 64, hidden = [], outputs = 3 } }]',
             "3 outputs",
         ),
-        ("settings = { learning_rat = 1 }", "settings = learning_rat"),
+        ("policies.mab = { learning_rat = 1 }", "policies.mab = learning_rat"),
+        ("settings = { learning_rate = 1 }", "as in [policies.ofms-ft]"),
     ],
 )
 def test_a_bad_experiment_of_ones_own_is_refused_in_one_line(
@@ -300,7 +301,7 @@ def test_a_bad_experiment_of_ones_own_is_refused_in_one_line(
     pretraining = {"epochs": "epochs = 1", "batch_size": "batch_size = 8", "networks": network}
     key = line.partition(" ")[0]
     lines = [f"{name} = {value}" for name, value in head.items()]
-    if key == "settings":
+    if key in ("settings", "policies.mab"):
         lines.append(line)
     else:
         pretraining[key] = line

@@ -24,6 +24,7 @@ from ofms.core.typing import AnyArray
 from ofms.models.dictionary import Dictionary, Task
 from ofms.models.speed import lay_channels_last, one_thread_a_worker
 from ofms.models.zoo import build_module
+from ofms.plugins import NO_TRUST, Trust
 from ofms.storage.files import require_writable, write_whole
 
 
@@ -75,6 +76,7 @@ def pretrain(
     workers: int = 2,
     progress: bool = True,
     keep: Path | None = None,
+    trust: Trust = NO_TRUST,
 ) -> Dictionary:
     """Train every recipe's model; the result does not depend on the number of workers.
 
@@ -82,6 +84,8 @@ def pretrain(
     ----------
     keep
         A folder that gets every model when it is done, and from which an interrupted pre-training goes on.
+    trust
+        Packages from which architectures outside the zoo may be imported.
     """
     if not recipes:
         raise InvalidInput("recipes", 0, "there is nothing to train")
@@ -94,7 +98,7 @@ def pretrain(
     with torch.random.fork_rng(devices=[]):
         for index, recipe in enumerate(recipes):
             torch.manual_seed(seed * 1_000_003 + index)
-            module = build_module(recipe.architecture, recipe.options)
+            module = build_module(recipe.architecture, recipe.options, trust)
             _initialise(module, recipe.initialisation)
             _require_fit(module, recipe, task)
             modules.append(module)

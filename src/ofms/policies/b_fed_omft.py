@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ofms.policies.exp3 import exp3_of
 from ofms.policies.exp3_client import Exp3Client
 from ofms.policies.granting_server import ServerState, grants_for, require_server_step, server_step
 from ofms.policies.protocol import (
+    Algorithm,
     Fleet,
     GradientStep,
     Policy,
@@ -41,13 +43,13 @@ class Settings:
 
     learning_rate: float | str = "tuned"
     exploration: float = 0.0
-    feedback: str = "one"
-    subset: str | list[int | str] = "random"
+    feedback: Literal["one", "all"] = "one"
+    subset: Literal["random", "first"] | list[int | str] = "random"
     fine_tuning_rate: float | str = 0.001
-    server_step: float | str = 1
+    server_step: float | Literal["N"] = 1
     window: int = 1
     warm_up: int = 0
-    loss_bound: str = "clip"
+    loss_bound: Literal["clip", "saturate", "raw"] = "clip"
 
 
 @dataclass(frozen=True)
@@ -107,3 +109,6 @@ def _largest_upload(subset: Subset, catalogue: Catalogue, budget: int) -> int:
     if isinstance(subset, str):
         return most_upload(catalogue, budget)
     return int(catalogue.upload[named_subset(subset, catalogue)].sum())
+
+
+algorithm = Algorithm(Settings, Exp3Client, build)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from ofms.core.rates import resolve_rate
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Floats, Integers
 from ofms.policies.granting_server import GrantingServer
-from ofms.policies.protocol import Fleet, Policy, require_budgets, require_common_settings, versions_held
+from ofms.policies.protocol import Algorithm, Fleet, Policy, require_budgets, require_common_settings, versions_held
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Settings:
     """
 
     learning_rate: float | str = "tuned"
-    prediction: str = "one"
-    loss_bound: str = "clip"
+    prediction: Literal["one", "mean"] = "one"
+    loss_bound: Literal["clip", "saturate", "raw"] = "clip"
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,3 +165,6 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
 def _rate(learning_rate: float | str, models: int, bins: int, schedule: Schedule) -> float:
     tuned = math.sqrt(2 * math.log(models) / (bins * schedule.interval * schedule.rounds))
     return resolve_rate("learning_rate", learning_rate, rounds=schedule.rounds, tuned=tuned)
+
+
+algorithm = Algorithm(Settings, Client, build)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ofms.core.rates import resolve_rate
 from ofms.core.typing import Floats, Integers
 from ofms.policies.follower_client import FollowerClient
 from ofms.policies.granting_server import grants_for
-from ofms.policies.protocol import Fleet, Policy, require_budgets, require_common_settings
+from ofms.policies.protocol import Algorithm, Fleet, Policy, require_budgets, require_common_settings
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Settings:
 
     learning_rate: float | str = "tuned"
     exploration: float = 0.0
-    loss_bound: str = "clip"
+    loss_bound: Literal["clip", "saturate", "raw"] = "clip"
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,3 +96,6 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         expected_weights=lambda client, server: np.tile(server.pmf, (client.client.size, 1)),
         reports_losses=True,
     )
+
+
+algorithm = Algorithm(Settings, FollowerClient, build)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ofms.policies.exp3 import exp3_of
 from ofms.policies.exp3_client import Exp3Client
 from ofms.policies.granting_server import GrantingServer
-from ofms.policies.protocol import Fleet, Policy, require_budgets, require_common_settings
+from ofms.policies.protocol import Algorithm, Fleet, Policy, require_budgets, require_common_settings
 from ofms.policies.subsets import require_subset
 
 
@@ -31,9 +32,9 @@ class Settings:
 
     learning_rate: float | str = "tuned"
     exploration: float = 0.0
-    feedback: str = "one"
-    subset: str | list[int | str] = "random"
-    loss_bound: str = "clip"
+    feedback: Literal["one", "all"] = "one"
+    subset: Literal["random", "first"] | list[int | str] = "random"
+    loss_bound: Literal["clip", "saturate", "raw"] = "clip"
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
@@ -53,3 +54,6 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         not_covered="its regret is against the best of its own subset only",
         learns_from=client.learns_from,
     )
+
+
+algorithm = Algorithm(Settings, Exp3Client, build)

@@ -8,6 +8,7 @@ fit the bandwidth, and one random group uploads its fine-tuned models.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ofms.core.typing import Floats, Integers
 from ofms.policies import ofms_ft_theory as theory
 from ofms.policies.granting_server import GrantingServer, require_server_step
 from ofms.policies.protocol import (
+    Algorithm,
     Fleet,
     GradientStep,
     Policy,
@@ -55,9 +57,9 @@ class Settings:
 
     learning_rate: float | str = "tuned"
     fine_tuning_rate: float | str = "tuned"
-    server_step: float | str = 1
+    server_step: float | Literal["N"] = 1
     importance_cap: float | None = None
-    loss_bound: str = "clip"
+    loss_bound: Literal["clip", "saturate", "raw"] = "clip"
     window: int = 1
     warm_up: int = 0
 
@@ -175,3 +177,6 @@ def _require_settings(settings: Settings) -> None:
     if settings.importance_cap is not None and not settings.importance_cap > 0:
         raise InvalidInput("importance_cap", settings.importance_cap, "give a number above 0, or leave it out")
     require_server_step(settings.server_step)
+
+
+algorithm = Algorithm(Settings, Client, build)

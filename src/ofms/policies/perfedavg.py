@@ -12,10 +12,11 @@ Meta-Learning Approach", NeurIPS 2020.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ofms.core.rates import resolve_rate
 from ofms.policies.follower_client import FollowerClient
-from ofms.policies.protocol import Adapted, Fleet, Policy, require_common_settings
+from ofms.policies.protocol import Adapted, Algorithm, Fleet, Policy, require_common_settings
 from ofms.policies.single_model_server import single_model_server
 
 
@@ -49,7 +50,7 @@ class Settings:
     window: int = 50
     warm_up: int = 0
     upload_groups: int | None = None
-    loss_bound: str = "clip"
+    loss_bound: Literal["clip", "saturate", "raw"] = "clip"
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
@@ -80,3 +81,6 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         loss_bound=settings.loss_bound,
         expected_weights=server.expected_weights,
     )
+
+
+algorithm = Algorithm(Settings, FollowerClient, build)

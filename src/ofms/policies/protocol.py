@@ -162,6 +162,15 @@ class Policy:
         return plan.held if self.learns_from == "holds" else plan.prediction_weights > 0
 
 
+@dataclass(frozen=True)
+class Algorithm:
+    """What a policy's module offers: its settings, the class of its client half, and how it is built for a fleet."""
+
+    settings: type[Any]
+    client: type[Any]
+    build: Callable[[Any, Fleet], Policy]
+
+
 def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
     """The samples on which clients fine-tune in an exchange, or None where they do not."""
     if local is None or local.rate == 0:

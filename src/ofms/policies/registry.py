@@ -1,56 +1,55 @@
-"""Policies by name. A policy's module offers `Settings`, a frozen dataclass, and `build(settings, fleet)`."""
+"""Policies by name: a built-in one, or the user's own as `package.module:name`, an `Algorithm`."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields
-from importlib import import_module
 from typing import Any
 
 from ofms.core.errors import InvalidInput
+from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object
 from ofms.policies import MODULES
-from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.protocol import Algorithm, Fleet, Policy
+
+_OURS = Trust(("ofms.policies",))
 
 
-def setting_names(policy: str) -> frozenset[str]:
+def load_algorithm(policy: str, trust: Trust = NO_TRUST) -> Algorithm:
+    """A policy's settings, client and builder; imported only where it is built in or trusted."""
+    require_policy_name("policy", policy)
+    ours = policy in MODULES
+    found = load_object(MODULES.get(policy, policy), field="policy", trusted=_OURS if ours else trust)
+    if not isinstance(found, Algorithm):
+        kind = type(found).__name__
+        raise InvalidInput("policy", policy, f"it is a {kind}; name an Algorithm(settings, client, build)")
+    return found
+
+
+def require_policy_name(field: str, policy: str) -> None:
+    """Refuse what is neither a built-in policy nor a reference; nothing is imported."""
+    if policy not in MODULES and not is_reference(policy):
+        raise InvalidInput(field, policy, f"use one of {', '.join(MODULES)}, or your own as {SYNTAX}")
+
+
+def setting_names(policy: str, trust: Trust = NO_TRUST) -> frozenset[str]:
     """The names of a policy's settings.
 
     >>> sorted(setting_names("mab"))
     ['exploration', 'learning_rate', 'loss_bound']
     """
-    return frozenset(field.name for field in fields(settings_type(policy)))
+    return frozenset(field.name for field in fields(settings_type(policy, trust)))
 
 
-def settings_type(policy: str) -> type[Any]:
+def settings_type(policy: str, trust: Trust = NO_TRUST) -> type[Any]:
     """The dataclass of a policy's settings."""
-    kind: type[Any] = _module(policy).Settings
-    return kind
+    return load_algorithm(policy, trust).settings
 
 
 def policy_summary(policy: str) -> str:
-    """The first line of a policy's description."""
-    return str(_module(policy).__doc__).splitlines()[0]
+    """The first line of the docstring of a policy's module."""
+    return str(inspect.getdoc(inspect.getmodule(load_algorithm(policy).build))).splitlines()[0]
 
 
-def build_policy(policy: str, settings: Any, fleet: Fleet) -> Policy:
+def build_policy(policy: str, settings: Any, fleet: Fleet, trust: Trust = NO_TRUST) -> Policy:
     """A policy for a fleet, from its own settings record."""
-    built: Policy = _module(policy).build(settings, fleet)
-    return built
-
-
-def _module(policy: str) -> Any:
-    """The module of a policy: one of ours by name, or one's own by its dotted path."""
-    if policy in MODULES:
-        return import_module(MODULES[policy])
-    remedy = f"use one of {', '.join(MODULES)}, or a module of your own, as in package.module"
-    if not all(part.isidentifier() for part in policy.split(".")):
-        raise InvalidInput("policy", policy, remedy)
-    try:
-        module = import_module(policy)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (policy == error.name or policy.startswith(f"{error.name}.")):
-            raise InvalidInput("policy", policy, remedy) from None
-        raise InvalidInput("policy", policy, f"it cannot be imported ({error})") from None
-    for name in ("Settings", "build"):
-        if not hasattr(module, name):
-            raise InvalidInput("policy", policy, f"the module has no {name!r}; it needs Settings and build")
-    return module
+    return load_algorithm(policy, trust).build(settings, fleet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ofms.core.schedule import Schedule
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.granting_server import GrantingServer, require_server_step
 from ofms.policies.protocol import (
+    Algorithm,
     Fleet,
     GradientStep,
     Policy,
@@ -41,12 +43,12 @@ class Settings:
         As in OFMS-FT.
     """
 
-    gradient_weight: str = "one"
+    gradient_weight: Literal["one", "inverse"] = "one"
     fine_tuning_rate: float | str = 0.001
-    server_step: float | str = 1
+    server_step: float | Literal["N"] = 1
     window: int = 1
     warm_up: int = 0
-    loss_bound: str = "clip"
+    loss_bound: Literal["clip", "saturate", "raw"] = "clip"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,3 +128,6 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         not_covered="it does not learn which model suits a client",
         learns_from="votes",
     )
+
+
+algorithm = Algorithm(Settings, Client, build)

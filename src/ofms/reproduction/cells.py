@@ -19,7 +19,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.models.dictionary import Dictionary
 from ofms.reproduction.convex import ServerCurve
-from ofms.runs.config import Experiment, RunConfig, load_experiment, without_nothing
+from ofms.runs.config import Experiment, RunConfig, load_experiment
 from ofms.runs.dictionaries import dictionary_folder, find_dictionary
 from ofms.runs.folder import CONFIG, SUMMARY, unfinished_run
 from ofms.runs.interrupt import RunInterrupted
@@ -191,8 +191,7 @@ class CellStore:
     def _path(self, cell: Cell) -> Path:
         # What is not said is left out, so that a field that is added later leaves old keys as they are.
         config = self.config(cell)
-        said = without_nothing(msgspec.to_builtins(config))
-        made = [said, self.dictionary(cell.experiment)[1], cell.loopback]
+        made = [config.identity(), self.dictionary(cell.experiment)[1], cell.loopback]
         if config.stream is not None:
             made.append(config.stream.fingerprint())
         return self.folder / f"{Path(cell.experiment).stem}-{cell.policy}-seed{cell.seed}-{_key(made)}.json"

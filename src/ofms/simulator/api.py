@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,16 @@ from ofms.core.errors import InvalidInput
 from ofms.data import load_dataset
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
+from ofms.plugins import NO_TRUST, Trust, trust_of
 from ofms.policies.protocol import Fleet, Policy
 from ofms.policies.registry import build_policy
 from ofms.runs.checkpoint import FOLDER as CHECKPOINT_FOLDER
 from ofms.runs.checkpoint import Checkpoints
-from ofms.runs.config import Experiment, RunConfig, change, load_experiment, load_run, resolve
+from ofms.runs.config import RUN_FIELDS, Experiment, RunConfig, load_experiment, load_run
 from ofms.runs.dictionaries import find_dictionary, task_of
 from ofms.runs.folder import CONFIG, RunFolder, new_run_folder, require_free, unfinished_run
 from ofms.runs.interrupt import RunInterrupted, StopRequest
+from ofms.runs.resolution import change, resolve
 from ofms.runs.trackers import require_tracker, start_tracker
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.loopback import LoopbackSimulation
@@ -50,6 +53,7 @@ def simulate(
     resume: str | os.PathLike[str] | None = None,
     checkpoint: float | None = None,
     tracker: str | None = None,
+    trust: Trust | Iterable[str] = (),
     **given: Any,
 ) -> Result:
     """Run one policy for a fleet of clients.
@@ -60,7 +64,7 @@ def simulate(
         A name that `ofms list` shows, or a TOML file: an experiment of one's own, or the `config.toml` of an earlier
         run, which is repeated. Its dataset and sizes hold unless given otherwise.
     policy
-        `ofms-ft` (the default), or another one that `ofms list` shows.
+        `ofms-ft` (the default), another one that `ofms list` shows, or your own as `package.module:name`.
     models
         A dictionary or its folder; by default the experiment's own, which is pre-trained and kept where it is missing.
     stream
@@ -79,9 +83,13 @@ def simulate(
         over 2 % of its time.
     tracker
         `tensorboard` or `mlflow`: log the metrics there too; for a run that is written to a folder.
+    trust
+        Packages whose code may run: networks, datasets and policies that a file names as `package.module:name`. A
+        policy that is named in this call is trusted.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
         `hindsight`, `history`) and settings of the policy (`learning_rate`, `window`, …).
+        A field that is None is not given.
 
     Examples
     --------
@@ -95,6 +103,8 @@ def simulate(
     >>> result.score.shape, result.metric
     ((3,), 'mse')
     """
+    given = {key: value for key, value in given.items() if key not in RUN_FIELDS or value is not None}
+    trusted = trust_of(trust)
     checkpoint = CHECKPOINT_SECONDS if checkpoint is None else checkpoint
     if not checkpoint >= 0:
         raise InvalidInput("checkpoint", checkpoint, "give the seconds between two checkpoints, 0 for every exchange")
@@ -111,14 +121,14 @@ def simulate(
         raise InvalidInput("models", None, "say which dictionary predicts your own stream")
     if isinstance(models, str | os.PathLike):
         given["models"] = os.fspath(models)
+    loaded: Experiment | None
     repeated = load_run(experiment)
     if repeated is not None:
-        config = change(repeated, given, policy)
-        loaded = load_experiment(_DEFAULT if config.experiment == _OWN_STREAM else config.experiment)
+        loaded, config = None, change(repeated, given, policy, trusted)
         if stream is None and config.experiment == _OWN_STREAM:
             raise InvalidInput("stream", None, "the run was of a stream of your own; give it again")
     else:
-        loaded, config = resolve_experiment(experiment, policy=policy, stream=stream, given=given)
+        loaded, config = resolve_experiment(experiment, policy=policy, stream=stream, trust=trusted, given=given)
     loopback = loopback or bool(config.loopback)
     if loopback:
         config = msgspec.structs.replace(config, loopback=True)
@@ -127,7 +137,7 @@ def simulate(
     if stream is None and config.stream is not None:
         stream = config.stream.read()
     if stream is None:
-        dataset = load_dataset(str(config.dataset))
+        dataset = load_dataset(str(config.dataset), config.trusted())
         stream = dataset.stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
         stream.require_sound()
     elif stream.clients < config.clients or stream.rounds < config.rounds:
@@ -140,7 +150,7 @@ def simulate(
         stream = stream.part(config.clients, config.rounds)
     dictionary = models if isinstance(models, Dictionary) else find_dictionary(loaded, config, progress=progress)
     fleet = config.fleet(dictionary.catalogue())
-    built = build_policy(config.policy, config.policy_settings(), fleet)
+    built = build_policy(config.policy, config.policy_settings(), fleet, config.trusted())
     return _run(
         config,
         built,
@@ -167,25 +177,34 @@ def _require_only_resume(policy: str | None, loopback: bool, out: object, given:
 
 
 def resolve_experiment(
-    experiment: str, *, policy: str | None = None, stream: Stream | None = None, given: dict[str, Any]
+    experiment: str,
+    *,
+    policy: str | None = None,
+    stream: Stream | None = None,
+    trust: Trust = NO_TRUST,
+    given: dict[str, Any],
 ) -> tuple[Experiment, RunConfig]:
-    """An experiment, and the configuration of a run of it; a stream of one's own says how many clients and rounds."""
+    """An experiment, and the configuration of a run of it; the number of clients and rounds may come from a stream."""
     loaded = load_experiment(experiment)
-    task, sizes = task_of(loaded), {"clients": loaded.clients, "rounds": loaded.rounds}
     if stream is not None:
         stream.require_sound()
         experiment, task = _OWN_STREAM, stream.task
-        loaded = msgspec.structs.replace(loaded, stream=None)
-        sizes = {"clients": stream.clients, "rounds": stream.rounds}
-    elif loaded.stream is not None and None in sizes.values():
-        found = loaded.stream.read()
-        sizes = {"clients": loaded.clients or found.clients, "rounds": loaded.rounds or found.rounds}
-    return loaded, resolve(loaded, experiment, task=task, policy=policy or "ofms-ft", given=sizes | given)
+        loaded = msgspec.structs.replace(loaded, stream=None, clients=stream.clients, rounds=stream.rounds)
+    else:
+        task = task_of(loaded, trust)
+        if loaded.stream is not None and (loaded.clients is None or loaded.rounds is None):
+            found = loaded.stream.read()
+            loaded = msgspec.structs.replace(
+                loaded, clients=loaded.clients or found.clients, rounds=loaded.rounds or found.rounds
+            )
+    return loaded, resolve(loaded, experiment, task=task, policy=policy or "ofms-ft", trust=trust, given=given)
 
 
-def prepare(experiment: str, *, given: dict[str, Any]) -> tuple[RunConfig, Dictionary]:
+def prepare(
+    experiment: str, *, trust: Trust | Iterable[str] = (), given: dict[str, Any]
+) -> tuple[RunConfig, Dictionary]:
     """An experiment's configuration and its dictionary, without a run."""
-    loaded, config = resolve_experiment(experiment, given=given)
+    loaded, config = resolve_experiment(experiment, trust=trust_of(trust), given=given)
     return config, find_dictionary(loaded, config, progress=True)
 
 
