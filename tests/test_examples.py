@@ -80,6 +80,8 @@ def test_a_single_device(tmp_path: Path) -> None:
 def test_a_policy_of_ones_own(tmp_path: Path) -> None:
     arguments = ["--policy", OWN_POLICY, "--set", "epsilon=0.05", "--rounds", "30", "--clients", "10"]
     assert OWN_POLICY in run("-m", "ofms", "run", *arguments, "--out", "run", folder=tmp_path)
+    compared = run("-m", "ofms", "compare", "digits", "--seeds", "1", *arguments, folder=tmp_path)
+    assert OWN_POLICY in compared
     trust = Trust(("examples",))
     settings = settings_type(OWN_POLICY, trust)(epsilon=0.5)
     policy = build_policy(OWN_POLICY, settings, fleet_of([2, 2, 2], [4, 4]), trust)

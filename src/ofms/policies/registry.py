@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from ofms.core.errors import InvalidInput
-from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object
+from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object, module_of, trust_of
 from ofms.policies import MODULES
 from ofms.policies.protocol import Algorithm, Fleet, Policy
 
@@ -29,6 +29,11 @@ def require_policy_name(field: str, policy: str) -> None:
     """Refuse what is neither a built-in policy nor a reference; nothing is imported."""
     if policy not in MODULES and not is_reference(policy):
         raise InvalidInput(field, policy, f"use one of {', '.join(MODULES)}, or your own as {SYNTAX}")
+
+
+def trust_in(policy: str) -> Trust:
+    """The trust in a policy that the user names in a command or a call: its module, if it is the user's own."""
+    return trust_of(module_of(policy)) if is_reference(policy) else NO_TRUST
 
 
 def setting_names(policy: str, trust: Trust = NO_TRUST) -> frozenset[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import Table
-from ofms.policies.registry import setting_names
+from ofms.policies.registry import setting_names, trust_in
 from ofms.reproduction.bench import BUDGETS, MIXED, POLICIES, Bench, Figure, Section, title_of
 from ofms.reproduction.cells import Cell, Record
 from ofms.reproduction.summaries import (
@@ -35,7 +35,7 @@ _CLIENTS_TIMED = 2
 def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given: Any) -> Section:
     """table:2: all policies on all datasets; and what they send."""
     names = list(policies)
-    known = {name: setting_names(name) | RUN_FIELDS for name in names}
+    known = {name: setting_names(name, trust_in(name)) | RUN_FIELDS for name in names}
     for key, value in given.items():
         if not any(key in each for each in known.values()):
             raise InvalidInput(key, value, f"none of {', '.join(names)} has such a setting")
@@ -88,7 +88,7 @@ def first_runs(bench: Bench, policies: Iterable[str], **given: Any) -> list[Path
     """The folders of the first seed's runs of a comparison, for a report."""
     folders = []
     for name in policies:
-        known = setting_names(name) | RUN_FIELDS
+        known = setting_names(name, trust_in(name)) | RUN_FIELDS
         some = {key: value for key, value in given.items() if key in known}
         folders += [bench.store.run_folder(Cell(column, name, bench.size.first_seed, some)) for column in bench.columns]
     return [folder for folder in folders if folder.exists()]

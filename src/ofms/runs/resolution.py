@@ -11,8 +11,8 @@ import msgspec
 
 from ofms.core.choices import admits_none
 from ofms.core.errors import InvalidInput
-from ofms.plugins import NO_TRUST, Trust, is_reference, module_of, trust_of
-from ofms.policies.registry import settings_type
+from ofms.plugins import NO_TRUST, Trust
+from ofms.policies.registry import settings_type, trust_in
 from ofms.runs.config import RUN_FIELDS, RunConfig, run_of
 from ofms.runs.loading import load_preset, require_settings
 from ofms.runs.schemas import Experiment
@@ -39,9 +39,7 @@ def resolve(
         What the caller sets: fields of the run and settings of the policy, by name. A field that is None is not given.
     """
     given = dict(given or {})
-    trust = experiment.trusted() | trust
-    if is_reference(policy):
-        trust |= trust_of(module_of(policy))
+    trust = experiment.trusted() | trust | trust_in(policy)
     preset_name = experiment.preset if given.get("preset") is None else str(given["preset"])
     preset = load_preset(preset_name)
     require_settings(f"policies.{policy}", experiment.policies.get(policy, {}), policy, trust)
@@ -73,9 +71,7 @@ def change(
     """An earlier run's configuration with some fields and settings set anew."""
     if policy is not None and policy != config.policy:
         raise InvalidInput("policy", policy, f"the run was of {config.policy}; start from an experiment instead")
-    trust = config.trusted() | trust
-    if policy is not None and is_reference(policy):
-        trust |= trust_of(module_of(policy))
+    trust = config.trusted() | trust | trust_in(policy or "")
     return _changed(msgspec.to_builtins(config) | {"trust": _table(trust)}, given, trust)
 
 
