@@ -234,6 +234,15 @@ def refused(capsys: pytest.CaptureFixture[str], status: int, message: str) -> No
     assert len(error.splitlines()) == 1, "one line"
 
 
+def test_a_dictionary_that_names_a_command_runs_nothing(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    touched = models.parent / "touched"
+    index = json.loads((models / "dictionary.json").read_text())
+    index["models"][0] |= {"architecture": "os:system", "options": {"command": f"touch {touched}"}}
+    (models / "dictionary.json").write_text(json.dumps(index))
+    refused(capsys, run("check", models), "add --trust os")
+    assert not touched.exists()
+
+
 @pytest.mark.parametrize("case", BAD_DICTIONARIES)
 def test_a_bad_dictionary_is_refused_in_one_line(
     case: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -118,7 +118,7 @@ class Dictionary:
         )
 
     def revision(self) -> str:
-        """A fingerprint of the names and all parameters."""
+        """SHA-256 of the names and all tensors, shortened."""
         digest = hashlib.sha256()
         for model in self.models:
             digest.update(model.name.encode())
@@ -128,16 +128,16 @@ class Dictionary:
         return digest.hexdigest()[:16]
 
     def require_sound(self, source: str) -> None:
-        """Refuse a dictionary that nothing can be selected from, or that does not compute."""
+        """Refuse fewer than two models, ambiguous names, and tensors that are not finite real numbers."""
         names = [model.name for model in self.models]
         if len(names) < 2:
             raise InvalidInput("models", len(names), f"{source}: selection needs at least 2")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise InvalidInput("name", twice[0], f"{source}: two models have it; names must differ")
+            raise InvalidInput("name", twice[0], f"{source}: two models have it; names must be unique")
         for model in self.models:
             if Path(model.name).name != model.name:
-                raise InvalidInput("name", model.name, f"{source}: it names a file; leave out slashes and dots alone")
+                raise InvalidInput("name", model.name, f"{source}: it becomes a file name; leave out slashes")
             for name, tensor in model.tensors.items():
                 if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
                     raise InvalidInput(f"{model.name}: {name}", tensor.dtype, f"{source}: store it as float32")

@@ -14,7 +14,7 @@ Factory = Callable[..., nn.Module]
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
-    """Fully connected layers with ReLU between them.
+    """A multi-layer perceptron with ReLU.
 
     >>> sum(parameter.numel() for parameter in mlp(14, [100] * 5, 1).parameters())
     42001
@@ -63,9 +63,9 @@ def vgg(
     pools = [True] * len(blocks) if pool is None else list(pool)
     rates = [0.0] * (len(blocks) + 1) if dropout is None else list(dropout)
     if len(pools) != len(blocks):
-        raise InvalidInput("pool", pools, f"give one flag a block: {len(blocks)}")
+        raise InvalidInput("pool", pools, f"give one flag per block: {len(blocks)}")
     if len(rates) != len(blocks) + 1:
-        raise InvalidInput("dropout", rates, f"give {len(blocks) + 1} rates: one a block and one for the dense layer")
+        raise InvalidInput("dropout", rates, f"give {len(blocks) + 1} rates: one per block and one for the dense layer")
     layers: list[nn.Module] = []
     for widths, pooled, rate in zip(blocks, pools, rates[:-1], strict=True):
         for units in widths:

@@ -1,4 +1,4 @@
-"""An experiment's own dictionary: found in the cache, or pre-trained and kept there."""
+"""An experiment's own dictionary: read from the cache, or pre-trained and stored there."""
 
 from __future__ import annotations
 
