@@ -189,7 +189,7 @@ BAD_ARGUMENTS = {
     "not an assignment": (("--set", "window"), "is not KEY=VALUE"),
     "zero clients": (("--clients", "0"), "clients = 0: give at least 1"),
     "zero rounds": (("--rounds", "0"), "rounds = 0: give at least 1"),
-    "no such models": (("--models", "nowhere"), "models = nowhere: no dictionary can be read there"),
+    "no such models": (("--models", "nowhere"), "nowhere: no dictionary can be read there"),
     "unknown option": (("--colour", "red"), "No such option"),
     "no workers": (("--workers", "0"), "0 is not in the range"),
     "unknown bound": (("--set", "loss_bound=soft"), "loss_bound = soft: use one of clip, saturate, raw"),
@@ -233,6 +233,15 @@ def refused(capsys: pytest.CaptureFixture[str], status: int, message: str) -> No
     assert message in error
     assert error.startswith("ofms: ")
     assert len(error.splitlines()) == 1, "one line"
+
+
+def test_a_dictionary_that_names_a_command_runs_nothing(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    touched = models.parent / "touched"
+    index = json.loads((models / "dictionary.json").read_text())
+    index["models"][0] |= {"architecture": "os:system", "options": {"command": f"touch {touched}"}}
+    (models / "dictionary.json").write_text(json.dumps(index))
+    refused(capsys, run("check", models), "add --trust os")
+    assert not touched.exists()
 
 
 @pytest.mark.parametrize("case", BAD_DICTIONARIES)
@@ -283,7 +292,8 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
             'networks = [{ name = "a", architecture = "mlp", options = { inputs = 64, hidden = [], outputs = 3 } }]',
             "3 outputs",
         ),
-        ("settings = { learning_rat = 1 }", "settings = learning_rat"),
+        ("policies.mab = { learning_rat = 1 }", "policies.mab = learning_rat"),
+        ("settings = { learning_rate = 1 }", "as in [policies.ofms-ft]"),
     ],
 )
 def test_a_bad_experiment_of_ones_own_is_refused_in_one_line(
@@ -301,7 +311,7 @@ def test_a_bad_experiment_of_ones_own_is_refused_in_one_line(
     pretraining = {"epochs": "epochs = 1", "batch_size": "batch_size = 8", "networks": network}
     key = line.partition(" ")[0]
     lines = [f"{name} = {value}" for name, value in head.items()]
-    if key == "settings":
+    if key in ("settings", "policies.mab"):
         lines.append(line)
     else:
         pretraining[key] = line

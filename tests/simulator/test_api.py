@@ -96,6 +96,16 @@ def test_more_than_the_stream_has_is_refused() -> None:
         ofms.simulate(models=dictionary, stream=stream, rounds=1000)
 
 
+def test_none_is_not_given() -> None:
+    """A wrapper passes on what it has: None leaves a field to the stream, the experiment or the preset."""
+    dictionary, stream = regression_problem(clients=60, rounds=8)
+    options = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "100%", "preset": "theory"}
+    result = ofms.simulate(**options, clients=None, rounds=None, seed=None, window=None)
+    assert (result.config.clients, result.config.rounds, result.config.seed) == (60, 8, 0)
+    assert result.config.settings["window"] == 1
+    assert ofms.simulate(**options, clients=3).score.shape == (3,)
+
+
 def test_a_result_shows_itself(tmp_path: Path) -> None:
     dictionary, stream = regression_problem()
     result = ofms.simulate(models=dictionary, stream=stream, preset="theory", budget="3", bandwidth="100%")

@@ -18,6 +18,7 @@ from ofms.models.dictionary import Dictionary, Task
 from ofms.models.speed import one_thread_a_worker
 from ofms.models.training import Recipe, initialise, train
 from ofms.models.zoo import build_module
+from ofms.plugins import NO_TRUST, Trust
 from ofms.storage.files import require_writable, write_whole
 
 
@@ -29,6 +30,7 @@ def pretrain(
     workers: int = 2,
     progress: bool = True,
     keep: Path | None = None,
+    trust: Trust = NO_TRUST,
 ) -> Dictionary:
     """Train every recipe's model; the result does not depend on the number of workers.
 
@@ -36,6 +38,8 @@ def pretrain(
     ----------
     keep
         A folder that every finished model is written to, from which an interrupted pre-training resumes.
+    trust
+        Packages from which architectures outside the zoo may be imported.
     """
     if not recipes:
         raise InvalidInput("recipes", 0, "there is nothing to train")
@@ -48,7 +52,7 @@ def pretrain(
     with torch.random.fork_rng(devices=[]):
         for index, recipe in enumerate(recipes):
             torch.manual_seed(seed * 1_000_003 + index)
-            module = build_module(recipe.architecture, recipe.options)
+            module = build_module(recipe.architecture, recipe.options, trust)
             initialise(module, recipe.initialisation)
             _require_fit(module, recipe, task)
             modules.append(module)

@@ -16,7 +16,7 @@ from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.reproduction.curves import CurveStore
 from ofms.runs.cell_file import content_key, write_cell
-from ofms.runs.config import Experiment, RunConfig, load_experiment, without_nothing
+from ofms.runs.config import Experiment, RunConfig, load_experiment
 from ofms.runs.dictionaries import dictionary_folder, find_dictionary
 from ofms.runs.folder import CONFIG, SUMMARY, unfinished_run
 from ofms.runs.interrupt import RunInterrupted
@@ -138,7 +138,7 @@ class CellStore:
     def _path(self, cell: Cell) -> Path:
         # Fields without a value are left out, so that a new optional field does not change existing keys.
         config = self.config(cell)
-        made = [without_nothing(msgspec.to_builtins(config)), self.dictionary(cell.experiment)[1], cell.loopback]
+        made = [config.identity(), self.dictionary(cell.experiment)[1], cell.loopback]
         if config.stream is not None:
             made.append(config.stream.fingerprint())
         return self.folder / f"{Path(cell.experiment).stem}-{cell.policy}-seed{cell.seed}-{content_key(made)}.json"
