@@ -113,6 +113,7 @@ def test_check_and_list_and_bounds_and_data(models: Path, capsys: pytest.Capture
     storage = sorted(model["storage"] for model in record["models"])
     assert record["smallest_budget"] == storage[-1] + storage[-2]
     assert [row["budget"] for row in record["budgets"]] == [2, 3, 5, 10]
+    assert record["not_deployable"] is None
 
     assert run("list") == 0
     listed = capsys.readouterr().out
@@ -334,6 +335,18 @@ def test_a_run_is_repeated_from_its_configuration(
     assert first["revision"]
     status = run("run", tmp_path / "one" / "config.toml", "--policy", "mab", "--out", tmp_path / "three")
     refused(capsys, status, "policy = mab: the run was of fed-omd")
+
+
+def test_check_says_whether_a_dictionary_can_be_deployed(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", models) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "deployable: yes"
+    path = models / "net1.safetensors"
+    halved = {name: tensor.to(torch.float16) for name, tensor in safetensors.torch.load_file(path).items()}
+    safetensors.torch.save_file(halved, path)
+    assert run("check", models, "--json") == 0, "it can still be simulated"
+    *_, last, record = capsys.readouterr().out.splitlines()
+    assert last.startswith("deployable: no: net1: 0.")
+    assert "float32" in json.loads(record)["not_deployable"]
 
 
 def test_bounds_speak_only_where_the_theorems_do(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

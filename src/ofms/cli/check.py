@@ -11,7 +11,7 @@ from ofms.cli.options import json_option, print_json
 @click.argument("dictionary", type=click.Path())
 @json_option
 def command(dictionary: str, as_json: bool) -> None:
-    """Check a dictionary: its models, costs, smallest budget, clusters per budget."""
+    """Check a dictionary: its models, costs, smallest budget, clusters per budget; whether it can be deployed."""
     from ofms.models.dictionary import Dictionary
     from ofms.report.dictionaries import describe_dictionary, dictionary_tables
 
