@@ -349,6 +349,34 @@ def test_check_says_whether_a_dictionary_can_be_deployed(models: Path, capsys: p
     assert "float32" in json.loads(record)["not_deployable"]
 
 
+def test_own_code_runs_only_where_its_package_is_trusted(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--trust` of every command that reads a dictionary; without it nothing of the package is imported."""
+    (tmp_path / "pump_models.py").write_text(
+        "import pathlib\nfrom ofms.models.zoo import mlp\n"
+        f"pathlib.Path({str(tmp_path / 'imported')!r}).touch()\n"
+        "def network(**options):\n    return mlp(**options)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    index = models / "dictionary.json"
+    index.write_text(index.read_text().replace('"mlp"', '"pump_models:network"'))
+    commands: list[tuple[str | Path, ...]] = [
+        ("check", models),
+        ("bounds", "--models", models, *QUICK),
+        ("run", "--models", models, *QUICK, "--out", tmp_path / "run"),
+        ("compare", "digits", "--policy", "mab", "--seeds", "1", "--models", models, *QUICK),
+    ]
+    for arguments in commands:
+        refused(capsys, run(*arguments), "add --trust pump_models")
+        assert not (tmp_path / "imported").exists()
+        assert not (tmp_path / "run").exists()
+    for arguments in commands:
+        assert run(*arguments, "--trust", "pump_models") == 0, arguments[0]
+    assert (tmp_path / "imported").exists()
+
+
 def test_bounds_speak_only_where_the_theorems_do(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = ("--distance", "1", "--gradient", "1")
     assert run("bounds", "--models", models, *QUICK, *server, "--preset", "published") == 0

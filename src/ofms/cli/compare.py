@@ -13,6 +13,7 @@ from ofms.cli.options import (
     print_json,
     print_report,
     setting_options,
+    trust_option,
     workers_option,
 )
 
@@ -26,6 +27,7 @@ from ofms.cli.options import (
 @click.option(
     "--out", type=click.Path(), default="results", show_default=True, metavar="DIR", help="Folder for the cells."
 )
+@trust_option
 @workers_option
 @json_option
 def command(
@@ -36,6 +38,7 @@ def command(
     models: str | None,
     settings: dict[str, Any],
     out: str,
+    trust: tuple[str, ...],
     workers: int | None,
     as_json: bool,
     **given: Any,
@@ -44,6 +47,7 @@ def command(
 
     Finished cells are kept in the folder and not run again.
     """
+    from ofms.plugins import trust_of
     from ofms.reproduction.bench import POLICIES, Bench, Size
     from ofms.reproduction.cells import CellStore
     from ofms.reproduction.comparison import comparison, first_runs
@@ -51,7 +55,11 @@ def command(
 
     folder = Path(out) / f"compare-{Path(experiment).stem}"
     store = CellStore(
-        folder / "cells", models={} if models is None else {experiment: models}, workers=workers, keep_runs=True
+        folder / "cells",
+        models={} if models is None else {experiment: models},
+        trust=trust_of(trust),
+        workers=workers,
+        keep_runs=True,
     )
     bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed))
     names, values = policies or tuple(POLICIES), given_options(given) | settings

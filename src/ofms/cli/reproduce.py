@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ofms.cli.options import named_folders, workers_option
+from ofms.cli.options import named_folders, trust_option, workers_option
 
 
 @click.command("reproduce")
@@ -17,6 +17,7 @@ from ofms.cli.options import named_folders, workers_option
 )
 @click.option("--out", type=click.Path(), default="results", show_default=True, metavar="DIR")
 @click.option("--show", is_flag=True, help="Show finished cells; run nothing.")
+@trust_option
 @workers_option
 def command(
     target: str,
@@ -26,6 +27,7 @@ def command(
     models: dict[str, str],
     out: str,
     show: bool,
+    trust: tuple[str, ...],
     workers: int | None,
 ) -> None:
     """Reproduce the paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; and measurements
@@ -33,6 +35,7 @@ def command(
 
     Finished cells are kept in the folder; the same command continues an interrupted reproduction.
     """
+    from ofms.plugins import trust_of
     from ofms.reproduction.page import reproduce_targets
 
     reproduce_targets(
@@ -43,6 +46,7 @@ def command(
         columns=columns,
         models=models,
         run=not show,
+        trust=trust_of(trust),
         workers=workers,
         echo=click.echo,
     )

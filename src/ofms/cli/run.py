@@ -12,6 +12,7 @@ from ofms.cli.options import (
     print_json,
     print_report,
     setting_options,
+    trust_option,
     workers_option,
 )
 
@@ -22,6 +23,7 @@ from ofms.cli.options import (
 @click.option("--seed", type=int, help="0 by default.")
 @click.option("--out", type=click.Path(), metavar="DIR", help="The run's folder; a new one under `runs` by default.")
 @setting_options
+@trust_option
 @workers_option
 @click.option("--loopback", is_flag=True, help="Client by client through messages: slow, the reference for tests.")
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Resume an interrupted run, with its configuration.")
@@ -34,6 +36,7 @@ def command(
     models: str | None,
     out: str | None,
     settings: dict[str, Any],
+    trust: tuple[str, ...],
     workers: int | None,
     loopback: bool,
     resume: str | None,
@@ -58,6 +61,7 @@ def command(
         resume=resume,
         checkpoint=checkpoint,
         tracker=tracker,
+        trust=trust,
         **(given_options(given) | settings),
     )
     click.echo(result.table())

@@ -54,7 +54,7 @@ def gain(bench: Bench) -> Section:
         data += [result_data(result) for results in (tuned, frozen, mean) for result in results]
         change = [_change(frozen, tuned, key) for key in ("random_model", "best_in_hindsight")]
         figures = [show(summarise(results)) for results in (tuned, frozen, mean)]
-        rows.append([f"{title_of(column)}, {unit(column)}", *figures, *change])
+        rows.append([f"{title_of(column)}, {unit(column, bench.store.trust)}", *figures, *change])
     notes = [
         "A random model, and each client's best one in hindsight: frozen → fine-tuned. "
         "The server's mean is measured only where a run takes seconds.",
@@ -91,7 +91,7 @@ def _sweep(bench: Bench, name: str, key: str, values: Sequence[str], title: str,
     rows, data = [], []
     header = [""]
     for column in columns:
-        header += [f"{title_of(column)}, {unit(column)}", "down", "up", "α"]
+        header += [f"{title_of(column)}, {unit(column, bench.store.trust)}", "down", "up", "α"]
     for value in values:
         row = [label.format(value)]
         for column in columns:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
+from ofms.plugins import NO_TRUST, Trust
 from ofms.reproduction.curves import CurveStore
 from ofms.runs.cell_file import content_key, write_cell
 from ofms.runs.config import Experiment, RunConfig, load_experiment
@@ -38,7 +39,7 @@ class Cell:
     given: Mapping[str, Any] = field(default_factory=dict)
     loopback: bool = False
 
-    def command(self, models: str | None = None) -> str:
+    def command(self, models: str | None = None, trust: Iterable[str] = ()) -> str:
         """The command that runs it alone, quoted for a shell.
 
         >>> Cell("air", given={"rounds": 20, "learning_rate": "10/sqrt(T)"}).command()
@@ -48,6 +49,7 @@ class Cell:
         for name, value in self.given.items():
             parts += [f"--{name}", str(value)] if name in _OPTIONS else ["--set", f"{name}={_toml(value)}"]
         parts += ["--models", models] if models else []
+        parts += [part for package in trust for part in ("--trust", package)]
         return shlex.join([*parts, "--loopback"] if self.loopback else parts)
 
 
@@ -62,6 +64,8 @@ class CellStore:
         Changes an experiment before its cells are run: a quick reproduction pre-trains less.
     run
         Whether missing cells are run; otherwise they are left out.
+    trust
+        Packages that may be imported besides those that an experiment's file trusts.
     keep_runs
         Whether the folders of the runs are kept beside the cells, for a report.
     """
@@ -73,6 +77,7 @@ class CellStore:
         models: Mapping[str, str] | None = None,
         prepare: Callable[[Experiment], Experiment] = lambda experiment: experiment,
         run: bool = True,
+        trust: Trust = NO_TRUST,
         keep_runs: bool = False,
         workers: int | None = None,
         progress: bool = True,
@@ -80,7 +85,7 @@ class CellStore:
         self.folder, self.models, self.workers, self.progress = folder, dict(models or {}), workers, progress
         self.used: dict[str, Result] = {}
         self.curves = CurveStore(folder, run=run)
-        self.runs_missing = run
+        self.runs_missing, self.trust = run, trust
         self._prepare, self._keep_runs = prepare, keep_runs
         self._dictionaries: dict[str, tuple[Dictionary, str]] = {}
 
@@ -111,7 +116,7 @@ class CellStore:
     def config(self, cell: Cell) -> RunConfig:
         """The resolved configuration of a cell, without the dictionary's folder."""
         given = {"history": 0, "seed": cell.seed} | dict(cell.given)
-        _, config = resolve_experiment(cell.experiment, policy=cell.policy, given=given)
+        _, config = resolve_experiment(cell.experiment, policy=cell.policy, trust=self.trust, given=given)
         return msgspec.structs.replace(config, models=None)
 
     def has_dictionary(self, experiment: str) -> bool:
@@ -150,7 +155,12 @@ class CellStore:
         if is_locked(folder):
             raise InvalidInput("folder", folder, "another process runs this cell; wait for it, or stop it")
         dictionary, _ = self.dictionary(cell.experiment)
-        options: dict[str, Any] = {"models": dictionary, "workers": self.workers, "progress": self.progress}
+        options: dict[str, Any] = {
+            "models": dictionary,
+            "workers": self.workers,
+            "progress": self.progress,
+            "trust": self.trust,
+        }
         interrupted = (folder / CONFIG).exists() and not (folder / SUMMARY).exists()
         if folder.exists() and (cell.loopback or not interrupted):
             shutil.rmtree(folder)
@@ -171,7 +181,7 @@ class CellStore:
             reason = str(interruption).partition(";")[0]
             again = "starts this cell again" if cell.loopback else "continues from there"
             raise RunInterrupted(f"{cell.experiment}, {cell.policy}: {reason}; the same command {again}") from None
-        command = cell.command("DIR" if cell.experiment in self.models else None)
+        command = cell.command("DIR" if cell.experiment in self.models else None, self.trust.packages)
         write_cell(result, self._path(cell), config=self.config(cell), command=command)
         if not self._keep_runs:
             shutil.rmtree(folder, ignore_errors=True)

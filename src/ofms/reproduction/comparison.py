@@ -47,7 +47,7 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
         place = best_row([figures[name] for name in names], column_results(runs, column))
         if place is not None:
             bold.add((place, len(header)))
-        header += [f"{title_of(column)}, {unit(column)}", *(["paper"] if published else [])]
+        header += [f"{title_of(column)}, {unit(column, bench.store.trust)}", *(["paper"] if published else [])]
         for name, row in zip(names, rows, strict=True):
             row += [show(figures[name]), *([show(published.get(name))] if published else [])]
     for label, key in (

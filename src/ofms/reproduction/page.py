@@ -11,6 +11,7 @@ import msgspec
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.drawing.charts import draw_curves
+from ofms.plugins import NO_TRUST, Trust
 from ofms.reproduction.bench import Bench, Section, Size, columns_here
 from ofms.reproduction.cells import CellStore
 from ofms.reproduction.targets import TARGETS
@@ -29,6 +30,7 @@ def reproduce_targets(
     columns: Sequence[str] = (),
     models: Mapping[str, str] | None = None,
     run: bool = True,
+    trust: Trust = NO_TRUST,
     workers: int | None = None,
     echo: Callable[[str], None] = print,
 ) -> list[Section]:
@@ -40,7 +42,12 @@ def reproduce_targets(
     folder = Path(out)
     page = _page_beside(folder)
     store = CellStore(
-        folder / "cells", models=models, prepare=_one_epoch if quick else _unchanged, run=run, workers=workers
+        folder / "cells",
+        models=models,
+        prepare=_one_epoch if quick else _unchanged,
+        run=run,
+        trust=trust,
+        workers=workers,
     )
     bench = Bench(store, list(columns) or columns_here(), Size(quick=quick, seeds=seeds), chosen=bool(columns))
     sections = []
@@ -56,6 +63,7 @@ def reproduce_targets(
         parts += ["--seeds", str(seeds)] if seeds else []
         parts += [part for name in columns for part in ("--column", name)]
         parts += [part for name in models or {} for part in ("--models", f"{name}=DIR")]
+        parts += [part for package in trust.packages for part in ("--trust", package)]
         echo(f"page: {write_page(sections, bench, shlex.join(parts), page)}")
     echo(f"tables and figures in {folder}")
     return sections

@@ -31,7 +31,7 @@ def budgets(bench: Bench) -> Section:
     runs = {(column, budget): bench.runs(column, budget=budget) for column in bench.columns for budget in BUDGETS}
     for column in bench.columns:
         published = in_paper("budgets", column)
-        header += [f"{title_of(column)}, {unit(column)}", *(["paper"] if published else [])]
+        header += [f"{title_of(column)}, {unit(column, bench.store.trust)}", *(["paper"] if published else [])]
         for budget, row in zip(BUDGETS, rows, strict=True):
             row += [show(summarise(runs[column, budget])), *([show(published.get(budget))] if published else [])]
     table = Table(

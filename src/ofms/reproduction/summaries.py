@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ofms.drawing.charts import Curve
+from ofms.plugins import Trust
 from ofms.reproduction.bench import title_of
 from ofms.runs.config import load_experiment
 from ofms.runs.dictionaries import task_of
@@ -55,9 +56,9 @@ def factor_of(results: Sequence[Result]) -> float:
     return scale(results[0].metric)[0]
 
 
-def unit(experiment: str) -> str:
+def unit(experiment: str, trust: Trust) -> str:
     """The unit of an experiment's figures."""
-    return "%" if task_of(load_experiment(experiment)) == "classification" else "MSE ×10⁻³"
+    return "%" if task_of(load_experiment(experiment), trust) == "classification" else "MSE ×10⁻³"
 
 
 def show(figures: Sequence[float] | None) -> str:
