@@ -66,7 +66,7 @@ def test_an_experiment_names_a_dataset_of_ones_own(tmp_path: Path, write_module:
     with pytest.raises(InvalidInput, match=r"dataset = pump_data:dataset: .*--trust pump_data"):
         ofms.simulate(str(path))
     result = ofms.simulate(str(path), trust=trust, out=tmp_path / "run")
-    assert result.models == ("pumps-set0-net", "pumps-set1-net")
+    assert list(result.figures["models"]) == ["pumps-set0-net", "pumps-set1-net"]
     assert result.config.trust is not None
     assert result.config.trust.packages == ("pump_data", "pump_nets")
     again = ofms.simulate(str(tmp_path / "run" / "config.toml"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
 from ofms.device.client_policy import read_policy
 from ofms.models.zoo import ZOO, build_module
+from ofms.plugins import NO_TRUST, Trust
 from ofms.policies import MODULES
 from ofms.policies.protocol import ClientPolicy
 from ofms.policies.session import ClientSession, ClientState
@@ -65,7 +66,7 @@ class Membership:
         return stop - first if stop > first else self.schedule.interval
 
 
-def read_membership(welcome: Envelope, budget: int, trust: Sequence[str] = ()) -> Membership:
+def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> Membership:
     """Read a welcome.
 
     Parameters
@@ -89,7 +90,7 @@ def read_membership(welcome: Envelope, budget: int, trust: Sequence[str] = ()) -
     storage, upload = (np.array([model[key] for model in models], dtype=np.int64) for key in ("storage", "upload"))
     catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), str(values["revision"]))
     # On the meta device: models that are not held take no memory.
-    modules = [build_module(str(model["architecture"]), model["options"]).eval().to("meta") for model in models]
+    modules = [build_module(str(model["architecture"]), model["options"], trust).eval().to("meta") for model in models]
     trainable = [tuple(model["trainable"]) for model in models]
     return Membership(
         deployment=str(values["deployment"]),
@@ -97,7 +98,7 @@ def read_membership(welcome: Envelope, budget: int, trust: Sequence[str] = ()) -
         seed=int(values["seed"]),
         task=values["task"],
         budget=promised,
-        policy=read_policy(values["policy"]),
+        policy=read_policy(values["policy"], trust),
         catalogue=catalogue,
         schedule=Schedule(int(values["rounds"]), int(values["interval"])),
         networks=LocalNetworks(modules, trainable, values["task"]),
@@ -105,10 +106,10 @@ def read_membership(welcome: Envelope, budget: int, trust: Sequence[str] = ()) -
     )
 
 
-def _require_trusted(field: str, reference: str, builtin: Container[str], trust: Sequence[str]) -> None:
+def _require_trusted(field: str, reference: str, builtin: Container[str], trust: Trust) -> None:
     """Refuse a name that is not built in and whose package the user did not trust."""
     module = reference.partition(":")[0]
-    if reference in builtin or any(module == package or module.startswith(f"{package}.") for package in trust):
+    if reference in builtin or trust.covers(module):
         return
     package = module.partition(".")[0]
     remedy = f"the server names code outside ofms; open the device with trust=({package!r},) if you trust it"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import Table
-from ofms.policies.registry import setting_names
+from ofms.policies.registry import setting_names, trust_in
 from ofms.reproduction.bench import POLICIES, Bench, Section, title_of
 from ofms.reproduction.cells import Cell
 from ofms.reproduction.summaries import (
@@ -31,7 +31,7 @@ from ofms.runs.result import Result
 def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given: Any) -> Section:
     """table:2: all policies on all datasets, and the bytes that they send."""
     names = list(policies)
-    known = {name: setting_names(name) | RUN_FIELDS for name in names}
+    known = {name: setting_names(name, trust_in(name)) | RUN_FIELDS for name in names}
     for key, value in given.items():
         if not any(key in each for each in known.values()):
             raise InvalidInput(key, value, f"none of {', '.join(names)} has this setting")
@@ -84,7 +84,7 @@ def first_runs(bench: Bench, policies: Iterable[str], **given: Any) -> list[Path
     """The run folders of a comparison's first seed, for a report."""
     folders = []
     for name in policies:
-        known = setting_names(name) | RUN_FIELDS
+        known = setting_names(name, trust_in(name)) | RUN_FIELDS
         some = {key: value for key, value in given.items() if key in known}
         folders += [bench.store.run_folder(Cell(column, name, bench.size.first_seed, some)) for column in bench.columns]
     return [folder for folder in folders if folder.exists()]

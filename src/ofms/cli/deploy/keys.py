@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ofms.cli.deploy.common import folder_argument
-from ofms.cli.options import named_budgets
+from ofms.cli.options import named_budgets, trust_option
 
 
 @click.command("keys")
@@ -26,6 +26,7 @@ from ofms.cli.options import named_budgets
     help="A new device and its memory for models: 64MiB, or 5 for five times the largest model.",
 )
 @click.option("--revoke", multiple=True, metavar="NAME", help="Revoke a device's key.")
+@trust_option
 def command(
     folder: Path,
     address: str | None,
@@ -35,6 +36,7 @@ def command(
     rounds: int,
     devices: dict[str, str],
     revoke: tuple[str, ...],
+    trust: tuple[str, ...],
 ) -> None:
     """Create a deployment (certificate authority, server certificate, device keys); add and revoke devices."""
     from ofms.coordinator.deployment import Deployment, read_config
@@ -47,7 +49,7 @@ def command(
     if address is not None:
         if models is None:
             raise InvalidInput("models", None, "name the server's dictionary: --models DIR")
-        make_deployment(folder, address, models, hosts=hosts, interval=interval, rounds=rounds)
+        make_deployment(folder, address, models, hosts=hosts, interval=interval, rounds=rounds, trust=trust)
         write_app(folder / APP)
         click.echo(f"{folder / SERVER}: the server's configuration; check it before you start the server")
     address = read_config(folder).address
