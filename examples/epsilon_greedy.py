@@ -18,7 +18,8 @@ class EpsilonGreedy(Exp3):
     def probabilities(self, cumulative_losses: Floats, subset: Flags) -> Floats:
         best = np.where(subset, cumulative_losses, np.inf).argmin(axis=1)
         uniform = subset / subset.sum(axis=1, keepdims=True)
-        return (1 - self.exploration) * policies.one_hot(best, subset.shape[1]) + self.exploration * uniform
+        leader = policies.one_hot(best, subset.shape[1])
+        return np.asarray((1 - self.exploration) * leader + self.exploration * uniform)
 
 
 @dataclass(frozen=True)
