@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ import msgspec
 from ofms.coordinator.deployment import ServerConfig, write_config
 from ofms.coordinator.keys import add_device, make_deployment
 from ofms.coordinator.persistence import PersistentCoordinator
-from ofms.storage.envelope import decode
-from tests.devices import CLIENTS, budgets_for, open_devices, problem
+from ofms.storage.envelope import Envelope, decode
+from tests.devices import CLIENTS, budgets_for, flat_parameters, label_samples, open_devices, problem
 
 SETTINGS = {"learning_rate": 0.5, "fine_tuning_rate": 0.05, "loss_bound": "raw"}
 
 
 def make_fleet(folder: Path, **changes: Any) -> Path:
-    """A deployment of the regression problem in which everybody uploads."""
+    """A deployment of the regression problem in which every device uploads."""
     dictionary, _ = problem()
     dictionary.write(folder / "models")
     make_deployment(folder, "127.0.0.1:9092", folder / "models")
@@ -31,7 +32,7 @@ def make_fleet(folder: Path, **changes: Any) -> Path:
 
 
 class DirectFleet:
-    """Devices whose messages go straight to a coordinator."""
+    """Devices whose messages are passed to a coordinator directly."""
 
     def __init__(self, folder: Path) -> None:
         dictionary, self.stream = problem()
@@ -42,18 +43,26 @@ class DirectFleet:
             device.receive(persistence.coordinator.welcome(client))
             persistence.receive(client, self.envelope(client))
 
-    def envelope(self, client: int) -> Any:
+    def envelope(self, client: int) -> Envelope:
+        """The message that a device has for the server."""
         return decode(self.devices[client].collect() or b"")
 
     def exchange(self, persistence: PersistentCoordinator) -> None:
-        first, stop = persistence.coordinator.fleet.schedule.span(persistence.coordinator.exchange)
+        """Run one exchange of all devices."""
+        self.answer_all(persistence)
+        persistence.close_exchange()
+
+    def answer_all(self, persistence: PersistentCoordinator) -> None:
+        """Open an exchange and pass on every device's answer; the exchange stays open."""
+        steps = range(*persistence.coordinator.fleet.schedule.span(persistence.coordinator.exchange))
         for client, content in persistence.coordinator.open(set(range(CLIENTS))).items():
             self.devices[client].receive(content)
-            for step in range(first, stop):
-                answer = self.devices[client].predict(self.stream.x[client, step])
-                self.devices[client].feedback(answer.id, float(self.stream.y[client, step]))
+            self.label(client, steps)
             persistence.receive(client, self.envelope(client))
-        persistence.close_exchange()
+
+    def label(self, client: int, steps: Iterable[int]) -> None:
+        """Predict and label samples on one device."""
+        label_samples(self.devices[client], self.stream.x[client], self.stream.y[client], steps)
 
     def close(self) -> None:
         for device in self.devices:
@@ -61,6 +70,4 @@ class DirectFleet:
 
 
 def parameters(persistence: PersistentCoordinator) -> list[dict[str, list[float]]]:
-    return [
-        {name: tensor.flatten().tolist() for name, tensor in each.items()} for each in persistence.coordinator.tensors
-    ]
+    return flat_parameters(persistence.coordinator.tensors)

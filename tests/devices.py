@@ -1,8 +1,8 @@
-"""A small fleet of devices, and the problem that it has."""
+"""A fleet of three devices on a small regression problem, and the messages that it gets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ofms.coordinator.coordinator import Coordinator
+from ofms.core.typing import AnyArray, Flags, Integers
 from ofms.data.stream import Stream
 from ofms.device.device import Device
 from ofms.models.dictionary import Dictionary
@@ -35,8 +36,8 @@ def problem() -> tuple[Dictionary, Stream]:
     return Dictionary.from_modules(modules, task="regression", architectures=architectures), stream
 
 
-def budgets_for(dictionary: Dictionary) -> np.ndarray:
-    return np.array([(2 + client % 3) for client in range(CLIENTS)]) * int(dictionary.catalogue().storage.max())
+def budgets_for(dictionary: Dictionary) -> Integers:
+    return np.array([2 + client % 3 for client in range(CLIENTS)]) * int(dictionary.catalogue().storage.max())
 
 
 def open_devices(folder: Path, dictionary: Dictionary) -> list[Device]:
@@ -60,6 +61,28 @@ def coordinator_for(dictionary: Dictionary, policy: str, interval: int = 1, **se
     )
 
 
+def coordinator_of_one() -> tuple[Coordinator, int, AnyArray, AnyArray]:
+    """A coordinator of a single device with four exchanges of two samples; the device's budget, inputs and targets."""
+    dictionary, stream = problem()
+    budget = 3 * int(dictionary.catalogue().storage.max())
+    settings = {"learning_rate": 0.5, "fine_tuning_rate": 0.05}
+    coordinator = Coordinator(
+        dictionary, budgets=np.array([budget]), bandwidth=2 * budget, rounds=8, interval=2, settings=settings
+    )
+    return coordinator, budget, stream.x[0], stream.y[0]
+
+
+def label_samples(device: Device, x: AnyArray, y: AnyArray, steps: Iterable[int]) -> None:
+    """Predict samples of a device's stream, each with its label at once."""
+    for step in steps:
+        device.feedback(device.predict(x[step]).id, float(y[step]))
+
+
+def flat_parameters(tensors: Iterable[Mapping[str, torch.Tensor]]) -> list[dict[str, list[float]]]:
+    """Parameters as plain numbers, so that they can be compared."""
+    return [{name: tensor.flatten().tolist() for name, tensor in each.items()} for each in tensors]
+
+
 def granted_device(folder: Path, policy: str) -> tuple[Device, Coordinator]:
     """The first device of the fleet in its first exchange, which has four samples, and its coordinator."""
     dictionary, _ = problem()
@@ -67,7 +90,7 @@ def granted_device(folder: Path, policy: str) -> tuple[Device, Coordinator]:
     devices = open_devices(folder, dictionary)
     for client, each in enumerate(devices):
         each.receive(coordinator.welcome(client))
-    grants = coordinator.run_exchange({client: each.collect() for client, each in enumerate(devices)})  # type: ignore[misc]
+    grants = coordinator.run_exchange({client: each.collect() or b"" for client, each in enumerate(devices)})
     for client, each in enumerate(devices):
         each.receive(grants[client])
         if client:
@@ -75,20 +98,20 @@ def granted_device(folder: Path, policy: str) -> tuple[Device, Coordinator]:
     return devices[0], coordinator
 
 
-def grant_arrays(held: np.ndarray) -> dict[str, np.ndarray]:
-    """The arrays of a grant for client 0, which sends all that is held."""
+def grant_arrays(held: Flags) -> dict[str, AnyArray]:
+    """The arrays of a grant to client 0 that sends every model held."""
     nobody, first = np.array([False]), np.array([0])
     arrays = {"held": held, "sent": held, "client": first, "version": np.zeros(6, np.int64), "uploads": nobody}
     return {f"grant.{name}": array for name, array in arrays.items()}
 
 
-def model_array(tensors: Mapping[str, torch.Tensor]) -> np.ndarray:
+def model_array(tensors: Mapping[str, torch.Tensor]) -> AnyArray:
     """Tensors as a grant carries them."""
     return np.frombuffer(encode_tensors(tensors), dtype=np.uint8)
 
 
 def grant_of(coordinator: Coordinator, models: list[int], exchange: int = 1) -> bytes:
-    """A grant to client 0 that sends some models, whoever asked for them."""
+    """A grant to client 0 that sends some models, requested or not."""
     held = np.zeros((1, 6), dtype=np.bool_)
     held[0, models] = True
     arrays = grant_arrays(held) | {f"model.{model}": model_array(coordinator.tensors[model]) for model in models}

@@ -1,4 +1,4 @@
-"""A transport in memory with devices behind it, and a clock that only moves when somebody sleeps."""
+"""A transport in memory with devices behind it, and a clock that moves in `sleep` alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeClock:
 
     def sleep(self, seconds: float, /) -> None:
         until = self.now + seconds
-        assert until < _LONGEST_TEST, "the scheduler waits for something that never comes"
+        assert until < _LONGEST_TEST, "the scheduler waits for an event that never happens"
         while self._actions and self._actions[0][0] <= until:
             self.now, _, action = heapq.heappop(self._actions)
             action()
@@ -46,11 +46,11 @@ class MemoryTransport:
         self._keys = {client: key for key, client in persistence.deployment.roster.public_keys().items()}
         self._schedule = persistence.coordinator.fleet.schedule
         self.connected = set(self._keys)
-        # How many seconds an answer takes, by client, kind and exchange of the message; None for never.
+        # Seconds until the answer, by client, kind and exchange of the message; None for no answer.
         self.delay: Callable[[int, Kind, int], float | None] = lambda client, kind, exchange: 0.0
-        # How the answers of a client are changed.
+        # Changes to the replies of a client.
         self.changes: dict[int, Callable[[Reply], Reply]] = {}
-        # Clients whose next grant the network does not accept.
+        # Clients whose next grant is not accepted.
         self.full_for: set[int] = set()
         self.sent: list[tuple[float, int, Kind, bytes]] = []
         self._replies: dict[str, tuple[float, Reply]] = {}
@@ -67,8 +67,9 @@ class MemoryTransport:
         self.sent.append((self.clock.now, client, kind, content))
         delay = self.delay(client, kind, int(decode(content).values["exchange"]))
         if delay is not None:
-            reply = Reply(number, node, self._answer(client, kind, content))
-            reply = self.changes.get(client, lambda same: same)(reply)
+            reply = Reply(number, node, self.answer(client, kind, content))
+            if client in self.changes:
+                reply = self.changes[client](reply)
             self._replies[number] = (self.clock.now + TRAVEL_SECONDS + delay, reply)
         return number
 
@@ -77,7 +78,7 @@ class MemoryTransport:
         return [self._replies.pop(number)[1] for number in due]
 
     def disconnect(self, client: int) -> None:
-        """The node goes away, with the messages that it has."""
+        """The node disappears, and its messages are lost."""
         self.connected.discard(client)
         for number, (_, reply) in self._replies.items():
             if reply.node == client + 10:
@@ -89,12 +90,10 @@ class MemoryTransport:
     def grants_to(self, client: int) -> list[bytes]:
         return [content for _, each, kind, content in self.sent if each == client and kind == "exchange"]
 
-    def _answer(self, client: int, kind: Kind, content: bytes) -> bytes | None:
-        """What the device does with a message: for a grant, it sees the samples of the exchange."""
+    def answer(self, client: int, kind: Kind, content: bytes) -> bytes | None:
+        """Deliver a message to a device, which labels the samples of a granted exchange; its answer."""
         device = self.fleet.devices[client]
         device.receive(content)
         if kind == "exchange" and device.collect() is None:
-            for step in range(*self._schedule.span(device.exchange)):
-                answer = device.predict(self.fleet.stream.x[client, step])
-                device.feedback(answer.id, float(self.fleet.stream.y[client, step]))
+            self.fleet.label(client, range(*self._schedule.span(device.exchange)))
         return device.collect()

@@ -19,7 +19,6 @@ import ofms
 from ofms.cli import _main
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.keys import add_device, make_deployment
-from ofms.flower.superlink import allowed
 from ofms.models.dictionary import Dictionary
 from tests.deployments import make_fleet
 from tests.devices import problem
@@ -64,20 +63,6 @@ def test_public_keys_are_flowers(tmp_path: Path) -> None:
     key = load_pem_public_key(public_key_pem(read_roster(folder).devices[0]))
     assert isinstance(key, ec.EllipticCurvePublicKey)
     assert key.curve.name == "secp384r1"
-
-
-def test_only_the_fleets_part_is_for_other_machines() -> None:
-    for path in (
-        "/v1/control/start-run",
-        "/v1/runtime/update_weight",
-        "/docs",
-        "/v1/fleetly",
-        "/v1/fleet/../control/x",
-    ):
-        assert not allowed(path, ("192.168.0.9", 1))
-        assert not allowed(path, None)
-        assert allowed(path, ("127.0.0.1", 1))
-    assert allowed("/v1/fleet/activate-node", ("192.168.0.9", 1))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A server that was killed in mid-exchange and opens the exchange again, with the same devices or with fewer."""
+"""An exchange opened again after its server was killed, with the same devices or with fewer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.deployments import DirectFleet, make_fleet, parameters
 from tests.devices import CLIENTS
 
 
-class Killed:
-    """Three devices in an exchange that a server opened before it was killed; each uploads in a group of its own."""
+class InterruptedExchange:
+    """An exchange of three devices whose server was killed after opening it; each device is a group of its own."""
 
     def __init__(self, folder: Path) -> None:
-        # A bandwidth that lets one of three devices upload at a time.
+        # Enough bandwidth for one of the three devices at a time.
         self.folder = make_fleet(folder / "fleet", bandwidth="1668B", seed=0)
         self.fleet = DirectFleet(folder / "devices")
         persistence = PersistentCoordinator(Deployment(self.folder))
@@ -34,10 +34,9 @@ class Killed:
         persistence.close()
         self.persistence = PersistentCoordinator(Deployment(self.folder))
 
-    def see(self, client: int) -> Envelope:
-        for step in range(2):
-            answer = self.fleet.devices[client].predict(self.fleet.stream.x[client, step])
-            self.fleet.devices[client].feedback(answer.id, float(self.fleet.stream.y[client, step]))
+    def answer(self, client: int) -> Envelope:
+        """Label the samples of the exchange on one device; its answer."""
+        self.fleet.label(client, range(2))
         return self.fleet.envelope(client)
 
     def reopen(self, clients: list[int]) -> dict[int, bytes]:
@@ -52,90 +51,90 @@ class Killed:
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Iterator[Killed]:
-    made = Killed(tmp_path)
+def interrupted(tmp_path: Path) -> Iterator[InterruptedExchange]:
+    made = InterruptedExchange(tmp_path)
     yield made
     made.close()
 
 
-def remaining(killed: Killed) -> tuple[int, list[int]]:
-    """A device that uploads, and those that are there when the exchange is opened again: it and another."""
-    uploading = next(client for client, uploads in killed.uploads.items() if uploads)
+def remaining(interrupted: InterruptedExchange) -> tuple[int, list[int]]:
+    """A device that uploads, and the devices present when the exchange is opened again: this one and another."""
+    uploading = next(client for client, uploads in interrupted.uploads.items() if uploads)
     other = next(client for client in range(CLIENTS) if client != uploading)
     return uploading, sorted([uploading, other])
 
 
-def test_an_old_answer_does_not_count_where_the_groups_changed(killed: Killed) -> None:
-    uploading, present = remaining(killed)
-    old = killed.see(uploading)
+def test_an_answer_to_an_earlier_opening_does_not_count_when_the_groups_changed(
+    interrupted: InterruptedExchange,
+) -> None:
+    uploading, present = remaining(interrupted)
+    old = interrupted.answer(uploading)
     weights = list(old.values["weights"].values())
     assert max(weights) >= 3
-    before = parameters(killed.persistence)
-    killed.reopen(present)
-    assert (killed.groups, killed.new_groups) == (3, 2)
-    killed.persistence.receive(uploading, old)
-    (line,) = killed.persistence.records.refusals
+    before = parameters(interrupted.persistence)
+    interrupted.reopen(present)
+    assert (interrupted.groups, interrupted.new_groups) == (3, 2)
+    interrupted.persistence.receive(uploading, old)
+    (line,) = interrupted.persistence.records.refusals
     assert "report refused: it answers another opening of exchange 0" in line
-    assert uploading in killed.persistence.coordinator.requests, "its request counts"
-    killed.persistence.close_exchange()
-    assert parameters(killed.persistence) == before
-    assert killed.persistence.records.counts[uploading].missed == 1
+    assert uploading in interrupted.persistence.coordinator.requests, "its request counts"
+    interrupted.persistence.close_exchange()
+    assert parameters(interrupted.persistence) == before
+    assert interrupted.persistence.records.counts[uploading].missed == 1
 
 
-def test_a_device_that_had_answered_keeps_its_request_and_withdraws_its_report(killed: Killed) -> None:
-    uploading, present = remaining(killed)
-    old, device = killed.see(uploading), killed.fleet.devices[uploading]
+def test_a_device_that_had_answered_repeats_its_request_without_its_report(interrupted: InterruptedExchange) -> None:
+    uploading, present = remaining(interrupted)
+    old, device = interrupted.answer(uploading), interrupted.fleet.devices[uploading]
     learnt = device._state.memory.state.policy.cumulative_losses.copy()
-    grant = killed.reopen(present)[uploading]
+    grant = interrupted.reopen(present)[uploading]
     device.receive(grant)
-    new = killed.fleet.envelope(uploading)
+    new = interrupted.fleet.envelope(uploading)
     assert (new.values["exchange"], new.values["opening"]) == (1, decode(grant).values["opening"])
     assert old.part("report")
     assert old.part("delta")
     assert set(new.arrays) == {f"request.{name}" for name in old.part("request")}
-    assert (device._state.memory.state.policy.cumulative_losses == learnt).all(), "what it learnt stays"
-    killed.persistence.receive(uploading, new)
-    killed.persistence.close_exchange()
-    assert killed.persistence.records.refusals == []
-    device.receive(killed.persistence.coordinator.open([uploading])[uploading])
+    assert (device._state.memory.state.policy.cumulative_losses == learnt).all(), "what it learnt is kept"
+    interrupted.persistence.receive(uploading, new)
+    interrupted.persistence.close_exchange()
+    assert interrupted.persistence.records.refusals == []
+    device.receive(interrupted.persistence.coordinator.open([uploading])[uploading])
     assert device.exchange == 1
     device.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
         assert again.exchange == 1
 
 
-def test_a_device_that_had_not_answered_goes_on_under_the_new_grant(killed: Killed) -> None:
-    uploading, present = remaining(killed)
-    device = killed.fleet.devices[uploading]
-    answer = device.predict(killed.fleet.stream.x[uploading, 0])
-    device.feedback(answer.id, float(killed.fleet.stream.y[uploading, 0]))
-    held, before = device.holding, parameters(killed.persistence)
-    for client, content in killed.reopen(present).items():
-        killed.fleet.devices[client].receive(content)
+def test_a_device_that_had_not_answered_continues_under_the_new_grant(interrupted: InterruptedExchange) -> None:
+    uploading, present = remaining(interrupted)
+    device = interrupted.fleet.devices[uploading]
+    interrupted.fleet.label(uploading, [0])
+    held, before = device.holding, parameters(interrupted.persistence)
+    for client, content in interrupted.reopen(present).items():
+        interrupted.fleet.devices[client].receive(content)
     assert device.holding == held
-    assert device._state.memory.labelled == 1, "the label that came before counts"
-    answer = device.predict(killed.fleet.stream.x[uploading, 1])
-    device.feedback(answer.id, float(killed.fleet.stream.y[uploading, 1]))
-    opened = killed.persistence.coordinator.opened
+    assert device._state.memory.labelled == 1, "the earlier label counts"
+    interrupted.fleet.label(uploading, [1])
+    opened = interrupted.persistence.coordinator.opened
     assert opened is not None
     for client in present:
-        envelope = killed.fleet.envelope(client) if client == uploading else killed.see(client)
-        killed.persistence.receive(client, envelope)
-        groups, plan = killed.new_groups, killed.fleet.devices[client]._state.memory.plans[0]
+        envelope = interrupted.fleet.envelope(client) if client == uploading else interrupted.answer(client)
+        interrupted.persistence.receive(client, envelope)
+        groups, plan = interrupted.new_groups, interrupted.fleet.devices[client]._state.memory.plans[0]
         expected = groups * (plan.held / plan.inclusion) * opened.grants[client].uploads[:, None]
         assert plan.update_weight == pytest.approx(expected), "weights of this opening"
-    assert killed.persistence.records.refusals == []
-    killed.persistence.close_exchange()
-    assert parameters(killed.persistence) != before
+    assert interrupted.persistence.records.refusals == []
+    interrupted.persistence.close_exchange()
+    assert parameters(interrupted.persistence) != before
 
 
-def test_answers_count_where_the_same_exchange_is_opened_for_the_same_devices(killed: Killed) -> None:
+def test_answers_count_when_the_exchange_is_opened_again_for_the_same_devices(interrupted: InterruptedExchange) -> None:
     """Every draw is a function of seed, exchange and device, so the same devices get the same grants."""
-    answers = [killed.see(client) for client in range(CLIENTS)]
-    assert killed.reopen(list(range(CLIENTS))) == killed.grants
-    for client, content in killed.grants.items():
-        killed.fleet.devices[client].receive(content)
-        killed.persistence.receive(client, answers[client])
-    killed.persistence.close_exchange()
-    assert killed.persistence.records.refusals == []
-    assert [counts.missed for counts in killed.persistence.records.counts] == [0] * CLIENTS
+    answers = [interrupted.answer(client) for client in range(CLIENTS)]
+    assert interrupted.reopen(list(range(CLIENTS))) == interrupted.grants
+    for client, content in interrupted.grants.items():
+        interrupted.fleet.devices[client].receive(content)
+        interrupted.persistence.receive(client, answers[client])
+    interrupted.persistence.close_exchange()
+    assert interrupted.persistence.records.refusals == []
+    assert [counts.missed for counts in interrupted.persistence.records.counts] == [0] * CLIENTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.devices import CLIENTS
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Any:
+def fleet(tmp_path: Path) -> Iterator[DirectFleet]:
     made = DirectFleet(tmp_path / "devices")
     yield made
     made.close()
@@ -191,12 +192,7 @@ def test_a_revoked_device_counts_no_more(tmp_path: Path, fleet: DirectFleet) -> 
     folder = make_fleet(tmp_path / "fleet")
     persistence = PersistentCoordinator(Deployment(folder))
     fleet.join(persistence)
-    for client, content in persistence.coordinator.open(set(range(CLIENTS))).items():
-        fleet.devices[client].receive(content)
-        for step in range(2):
-            answer = fleet.devices[client].predict(fleet.stream.x[client, step])
-            fleet.devices[client].feedback(answer.id, float(fleet.stream.y[client, step]))
-        persistence.receive(client, fleet.envelope(client))
+    fleet.answer_all(persistence)
     persistence.revoke(1)
     assert persistence.coordinator.opened is not None
     assert sorted(persistence.coordinator.opened.answers) == [0, 2]

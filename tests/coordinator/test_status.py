@@ -61,7 +61,7 @@ def test_reading_a_deployment_writes_nothing(
         assert "running" in capsys.readouterr().out
 
 
-def test_a_deployment_whose_server_never_ran_is_exported_without_a_trace(tmp_path: Path) -> None:
+def test_exporting_a_deployment_whose_server_never_ran_writes_nothing_into_it(tmp_path: Path) -> None:
     folder = make_fleet(tmp_path / "fleet")
     before = listing(folder)
     assert _main(["deploy", "export", str(folder), str(tmp_path / "out")]) == 0

@@ -1,8 +1,9 @@
-"""What a welcome says of a policy is what the server resolved."""
+"""The description of a policy in a welcome: all its values as the server resolved them."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.problems import fleet_of, policy_of
 
 
 @pytest.mark.parametrize("name", list(MODULES))
-def test_a_policy_survives_being_sent(name: str) -> None:
+def test_a_policy_is_read_as_it_was_described(name: str) -> None:
     policy = policy_of(name, fleet_of([4, 3, 2], [8, 9, 8], rounds=50, interval=2))
     found = read_policy(json.loads(json.dumps(describe_policy(policy))))
     assert found.client == policy.client
@@ -32,9 +33,7 @@ def test_rates_are_sent_as_numbers() -> None:
     assert isinstance(described["local"]["rate"], float)
 
 
-def test_a_client_half_that_is_no_plain_data_is_rejected() -> None:
-    from dataclasses import replace
-
+def test_a_client_half_that_is_not_plain_data_is_refused() -> None:
     policy = policy_of("ofms-ft", fleet_of([4, 3, 2], [8]))
     with pytest.raises(InvalidInput, match="policy = ofms-ft: its client half must be a dataclass of plain values"):
         describe_policy(replace(policy, client=object()))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A device: the simulator's choices through envelopes, labels in any order, and what it refuses."""
+"""A device: agreement with the simulator, labels in any order, refused messages."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from tests.problems import policy_of
 @pytest.mark.parametrize("reopened", [False, True], ids=["kept open", "reopened"])
 @pytest.mark.parametrize("interval", [1, 4])
 @pytest.mark.parametrize("policy", list(MODULES))
-def test_devices_do_what_the_simulator_does(policy: str, interval: int, reopened: bool, tmp_path: Path) -> None:
-    """Same seed and stream: held sets and predictions equal the loopback's, final parameters to 1e-5."""
+def test_devices_agree_with_the_simulator(policy: str, interval: int, reopened: bool, tmp_path: Path) -> None:
+    """With the same seed and stream, held sets and predictions equal the loopback's, parameters to 1e-5."""
     dictionary, stream = problem()
     budgets = budgets_for(dictionary)
     fleet = Fleet(dictionary.catalogue(), budgets, int(budgets.sum()) // 2, Schedule(ROUNDS, interval))
@@ -84,7 +84,7 @@ def test_devices_do_what_the_simulator_does(policy: str, interval: int, reopened
         device.close()
 
 
-def test_before_the_first_grant_it_says_so(tmp_path: Path) -> None:
+def test_a_device_without_a_grant_is_not_ready(tmp_path: Path) -> None:
     with Device(tmp_path / "new", budget=1000, mail=False) as device:
         assert not device.ready
         assert not device.wait_ready(timeout=0.01)
@@ -93,7 +93,7 @@ def test_before_the_first_grant_it_says_so(tmp_path: Path) -> None:
         assert device.collect() is None
 
 
-def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
+def test_labels_may_come_in_any_order_late_or_never(device: Device) -> None:
     random = np.random.default_rng(0)
     inputs = random.normal(size=(6, 3))
     answers = [device.predict(x) for x in inputs]
@@ -108,34 +108,33 @@ def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
     assert envelope is not None
     assert decode(envelope).values["exchange"] == 1
     before = device._state.memory.state.policy.cumulative_losses.copy()
-    assert device.feedback(4, 0.2), "late labels still teach"
+    assert device.feedback(4, 0.2), "late labels count"
     assert (device._state.memory.state.policy.cumulative_losses >= before).all()
     assert (device._state.memory.state.policy.cumulative_losses > before).any()
-    assert device.predict(inputs[0]).id == 6, "it goes on predicting without a server"
+    assert device.predict(inputs[0]).id == 6, "it predicts without a server"
     with pytest.raises(ofms.InvalidInput, match="label = nan"):
         device.feedback(2, float("nan"))
-    assert device.feedback(2, np.float32(0.5)), "NumPy's numbers will do"
+    numpy_label: Any = np.float32(0.5)
+    assert device.feedback(2, numpy_label)
     with pytest.raises(ofms.InvalidInput, match="input"):
         device.predict(np.zeros(7))
-    device.close()
 
 
-def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_path: Path) -> None:
+def test_outputs_of_removed_models_are_kept_for_late_labels(device: Device, coordinator: Coordinator) -> None:
     x = np.array([0.3, -0.2, 0.9])
     answer = device.predict(x)
     held_models = device._state.held_models
     assert held_models is not None
     held = device.holding
-    expected = {model: float(held_models.outputs(model, np.float32(x)[None])[0, 0]) for model in held}
+    expected = {model: float(held_models.outputs(model, x.astype(np.float32)[None])[0, 0]) for model in held}
     envelope = device.collect(now=True)
     assert envelope is not None
     others = [model for model in range(6) if model not in held][:1]
-    coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
     device.receive(grant_of(coordinator, others))
     assert device.holding == others
     networks = held_models.membership.networks.networks
     real = [model for model in range(6) if not any(each.is_meta for each in networks[model].parameters())]
-    assert real == others, "what is not held takes no memory"
+    assert real == others, "models that are not held take no memory"
     kept = {model: float(output[0]) for model, output in device._state.memory.waiting[answer.id].outputs.items()}
     assert kept == pytest.approx(expected)
     before = device._state.memory.state.policy.cumulative_losses.copy()
@@ -143,11 +142,11 @@ def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_
     with Device(device.store, budget=device.budget, mail=False) as again:
         assert again.feedback(answer.id, 0.5)
         gained = again._state.memory.state.policy.cumulative_losses - before
-        assert set(np.flatnonzero(gained[0])) == set(held), "the models of then learn, though they are gone"
+        assert set(np.flatnonzero(gained[0])) == set(held), "losses of the removed models are learnt"
 
 
 @pytest.mark.parametrize(("policy", "everything"), [("ofms-ft", True), ("rms-ft", False)])
-def test_a_label_costs_no_more_than_its_policy_learns_from(
+def test_a_label_evaluates_only_models_that_its_policy_observes(
     policy: str, everything: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device, _ = granted_device(tmp_path, policy)
@@ -166,7 +165,7 @@ def test_a_label_costs_no_more_than_its_policy_learns_from(
     device.close()
 
 
-def test_a_class_label_costs_the_observed_models_that_did_not_predict(
+def test_a_class_label_evaluates_only_observed_models_that_did_not_predict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     architectures = {f"net{index}": ("mlp", {"inputs": 2, "hidden": [4], "outputs": 3}) for index in range(4)}
@@ -197,7 +196,7 @@ def test_a_class_label_costs_the_observed_models_that_did_not_predict(
         assert sorted(evaluated) == again.holding, "after a crash, outputs are computed once more"
 
 
-def test_what_waits_is_bounded_and_what_falls_out_is_counted(device: Device) -> None:
+def test_predictions_without_a_label_are_limited_and_dropped_ones_counted(device: Device) -> None:
     device.most_waiting = 3
     for _ in range(5):
         device.predict(np.zeros(3))
@@ -207,11 +206,9 @@ def test_what_waits_is_bounded_and_what_falls_out_is_counted(device: Device) -> 
     time.sleep(0.1)
     device.predict(np.zeros(3))
     assert (len(device._state.memory.waiting), device.dropped) == (1, 5)
-    device.close()
 
 
-def test_messages_that_make_no_sense_change_nothing(device: Device) -> None:
-    coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
+def test_malformed_messages_change_nothing(device: Device, coordinator: Coordinator) -> None:
     held, exchange = device.holding, device.exchange
     everything = grant_arrays(np.ones((1, 6), np.bool_))
     device.collect(now=True)
@@ -248,11 +245,10 @@ def test_messages_that_make_no_sense_change_nothing(device: Device) -> None:
             device.receive(content)
         assert (device.holding, device.exchange) == (held, exchange)
     assert device.in_transit == 0
-    device.close()
 
 
-def test_inputs_have_one_shape(tmp_path: Path) -> None:
-    """A network that pools takes images that are a row larger; a batch of both cannot be learnt from."""
+def test_all_inputs_have_the_shape_of_the_first(tmp_path: Path) -> None:
+    """A network that pools accepts an image one row larger, but a batch of both shapes cannot be trained on."""
     options = {"image": [1, 8, 8], "blocks": [[3]], "dense": 4, "classes": 3}
     architectures = {f"net{index}": ("vgg", options) for index in range(4)}
     modules = {name: build_module(*each) for name, each in architectures.items()}
@@ -275,7 +271,7 @@ def test_inputs_have_one_shape(tmp_path: Path) -> None:
             again.collect(now=True)
 
 
-def test_a_class_that_there_is_not_is_refused_and_not_written_down(tmp_path: Path) -> None:
+def test_an_unknown_class_is_refused_and_not_recorded(tmp_path: Path) -> None:
     architectures = {f"net{index}": ("mlp", {"inputs": 2, "hidden": [4], "outputs": 3}) for index in range(4)}
     modules = {name: build_module(*each) for name, each in architectures.items()}
     dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
@@ -290,20 +286,20 @@ def test_a_class_that_there_is_not_is_refused_and_not_written_down(tmp_path: Pat
             with pytest.raises(ofms.InvalidInput, match=r"give a class from 0 to 2"):
                 device.feedback(answer.id, label)
     with Device(tmp_path / "store", budget=budget, mail=False) as again:
-        assert again.feedback(answer.id, np.int64(2))
+        numpy_label: Any = np.int64(2)
+        assert again.feedback(answer.id, numpy_label)
         assert again.collect() is not None
 
 
-def test_an_input_is_the_devices_own_from_then_on(device: Device) -> None:
-    """A program that fills one array anew for every sample does not change what waits for its label."""
+def test_a_device_copies_its_input(device: Device) -> None:
+    """A program may reuse one array for all samples."""
     buffer = np.array([0.1, 0.2, 0.3], dtype=np.float32)
     answer = device.predict(buffer)
     buffer.fill(9.0)
     assert device._state.memory.waiting[answer.id].x.tolist() == pytest.approx([0.1, 0.2, 0.3])
-    device.close()
 
 
-def test_nothing_is_learnt_from_what_is_not_finite(device: Device) -> None:
+def test_nothing_is_learnt_from_values_that_are_not_finite(device: Device) -> None:
     for bad in (np.nan, np.inf):
         with pytest.raises(ofms.InvalidInput, match="input = not finite"):
             device.predict(np.array([bad, 0, 0]))

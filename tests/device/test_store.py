@@ -1,4 +1,4 @@
-"""A device's store: it survives being killed, a full disk, and a second process."""
+"""A device's store: killed processes, a full disk, a second process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_two_processes_do_not_share_a_store(device: Device, tmp_path: Path) -> N
         Device(device.store, budget=device.budget, mail=False)
 
 
-def test_a_journal_drops_what_was_cut_off(tmp_path: Path) -> None:
+def test_a_journal_drops_a_record_that_was_cut_off(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     for number in (1, 2, 3):
         journal.append(Labelled(number, 0.5))
@@ -56,7 +56,7 @@ def test_a_journal_drops_what_was_cut_off(tmp_path: Path) -> None:
     assert read_records(tmp_path / "journal") == [Labelled(1, 0.5), Labelled(2, 0.5), Labelled(4, 7)]
 
 
-def test_kill_9_loses_at_most_the_last_tenth_of_a_second(device: Device, tmp_path: Path) -> None:
+def test_a_killed_process_loses_at_most_the_last_tenth_of_a_second(device: Device, tmp_path: Path) -> None:
     device.close()
     process = subprocess.Popen(
         [sys.executable, "-c", LOOP, str(device.store), str(device.budget)], stdout=subprocess.PIPE, text=True
@@ -75,7 +75,7 @@ def test_kill_9_loses_at_most_the_last_tenth_of_a_second(device: Device, tmp_pat
     safe = [number for number, when in acknowledged if when < last - 0.1]
     assert len(safe) > 20
     with Device(device.store, budget=device.budget, mail=False) as again:
-        assert again._state.memory.labelled >= len(safe), "every label that was acknowledged by then is there"
+        assert again._state.memory.labelled >= len(safe), "every label acknowledged until then is there"
         assert again.predictions >= safe[-1] + 1
         losses = again._state.memory.losses.copy()
     with Device(device.store, budget=device.budget, mail=False) as once_more:
@@ -83,7 +83,7 @@ def test_kill_9_loses_at_most_the_last_tenth_of_a_second(device: Device, tmp_pat
         assert once_more.collect() is not None
 
 
-def test_a_closed_device_writes_nowhere(device: Device, tmp_path: Path) -> None:
+def test_a_closed_device_does_not_write_to_a_reused_descriptor(device: Device, tmp_path: Path) -> None:
     device.close()
     with open(tmp_path / "other", "wb") as other:
         with pytest.raises(ofms.InvalidInput, match="it was closed"):
@@ -93,25 +93,24 @@ def test_a_closed_device_writes_nowhere(device: Device, tmp_path: Path) -> None:
     device.close()
 
 
-def test_a_journal_that_grew_long_loses_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_journal_is_replaced_by_a_snapshot_without_loss(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "_MOST_JOURNAL_BYTES", 1)
     answer = device.predict(np.zeros(3))
     assert device._recorder.store._journal is not None
     device._recorder.store._journal.flush()
     assert device.feedback(answer.id, 0.5)
     assert len(list(device.store.glob("journal-*"))) == 1
-    assert not read_records(next(device.store.glob("journal-*"))), "a snapshot took its place"
+    assert not read_records(next(device.store.glob("journal-*"))), "a snapshot replaced it"
     losses = device._state.memory.losses.tolist()
     device._recorder.store.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
         assert (again.predictions, again._state.memory.labelled, again._state.memory.losses.tolist()) == (1, 1, losses)
 
 
-def test_a_full_disk_does_not_split_memory_from_what_is_written(
-    device: Device, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_does_not_separate_memory_from_the_store(
+    device: Device, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A grant whose snapshot cannot be written: the next event writes it, or nothing goes on."""
-    coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
+    """If a grant's snapshot cannot be written, the next event writes it or fails too."""
     device.collect(now=True)
     chosen = int(device._state.memory.state.policy.chosen[0])
     grant = grant_of(coordinator, [chosen])
@@ -134,8 +133,8 @@ def test_a_full_disk_does_not_split_memory_from_what_is_written(
         assert (again.exchange, again.holding, again.waiting) == (1, [chosen], [answer.id])
 
 
-def test_a_close_right_after_a_look_is_not_missed(tmp_path: Path) -> None:
-    """The thread that writes the journal has just seen that the store is open, and is closed the next moment."""
+def test_the_journals_thread_ends_when_the_store_is_closed_at_once(tmp_path: Path) -> None:
+    """The store is closed just after the journal's thread has seen it open."""
     store = Store(tmp_path)
     store.records()
 

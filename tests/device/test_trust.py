@@ -1,8 +1,9 @@
-"""A welcome can name the zoo, built-in policies and code of trusted packages; nothing else is imported."""
+"""A welcome may name the zoo, built-in policies and trusted packages; nothing else is imported."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def network(inputs, hidden, outputs):
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package of the user's own on Python's path."""
     folder = tmp_path / "code" / "fleetcode"
     folder.mkdir(parents=True)
@@ -48,7 +49,7 @@ def welcome(architecture: str | None = None, **changes: Any) -> bytes:
 
 
 def described(policy: str) -> dict[str, Any]:
-    """What a welcome says of a policy, by another name."""
+    """The description of a built-in policy under another name."""
     envelope = decode(coordinator_for(problem()[0], "ofms-ft").welcome(0))
     return {**envelope.values["policy"], "name": policy}
 

@@ -1,4 +1,4 @@
-"""A deployment on this machine for tests: real processes, a device's program, and one that lies."""
+"""A deployment of real processes on this machine, and devices that can be killed or send faulty messages."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ofms.coordinator.keys import add_device, make_deployment
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.core.messages import Plan
 from ofms.core.schedule import Schedule
+from ofms.core.typing import AnyArray
 from ofms.data.stream import Stream
 from ofms.device.device import Device
 from ofms.device.mailbox import Mailbox
@@ -35,6 +36,7 @@ from ofms.models.zoo import build_module
 from ofms.policies.fleet import Fleet
 from ofms.simulator.simulation import Simulation, make_simulation
 from ofms.storage.envelope import Envelope, decode, encode
+from tests.devices import label_samples
 from tests.problems import policy_of
 
 INTERVAL, SEED = 3, 5
@@ -42,7 +44,7 @@ SETTINGS: dict[str, Any] = {"learning_rate": 0.5, "fine_tuning_rate": 0.02, "los
 
 
 def problem(clients: int, rounds: int) -> tuple[Dictionary, Stream]:
-    """Six networks of some 20 KiB, so that sending one twice shows."""
+    """Six networks of about 20 KiB, so that sending one twice shows in the number of bytes."""
     architectures = {
         f"net{index}": ("mlp", {"inputs": 3, "hidden": [64 + 8 * (index % 2), 64], "outputs": 1}) for index in range(6)
     }
@@ -56,7 +58,7 @@ def problem(clients: int, rounds: int) -> tuple[Dictionary, Stream]:
 
 
 class Recorder(Player):
-    """A program that also keeps the device's plans, which never leave it."""
+    """A device's program that also records its plans, which are not sent to the server."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -71,7 +73,7 @@ class Recorder(Player):
 
 
 class Deployed:
-    """A deployment on this machine; everything that it starts ends with it."""
+    """A deployment on this machine; leaving its context ends all its processes."""
 
     def __init__(self, folder: Path, clients: int, exchanges: int, **changes: Any) -> None:
         self.folder, self.clients, self.exchanges = folder, clients, exchanges
@@ -157,7 +159,7 @@ class Deployed:
         return make_simulation(policy, fleet, self.dictionary, self.stream, seed=SEED, hindsight=False)
 
     def assert_simulated(self, clients: list[int]) -> int:
-        """Choices, held sets and groups equal the simulator's, parameters to 1e-5; the bytes of models sent."""
+        """Compare choices, held sets, groups and parameters with the simulator's; the bytes of models sent."""
         simulation, sent = self.simulate(), 0
         for exchange in simulation.exchanges():
             for client in clients:
@@ -214,8 +216,8 @@ class Program:
         self.process.wait()
 
 
-class Liar:
-    """A device whose envelopes are changed before they go into its outbox."""
+class TamperingDevice:
+    """A device whose answers are changed before they go into its outbox."""
 
     def __init__(self, deployed: Deployed, client: int) -> None:
         self.mailbox = Mailbox(deployed.store(client))
@@ -223,18 +225,17 @@ class Liar:
         self.x, self.y = deployed.stream.x[client], deployed.stream.y[client]
 
     def answer(self, deployed: Deployed, change: Callable[[Envelope], Envelope]) -> None:
-        """Wait for a envelope, do what it says, and send something else than what came out of it."""
+        """Wait for a message, process it, and send a changed answer."""
         deployed.wait(lambda: self.mailbox.newest() is not None)
         name, content = self.mailbox.newest() or ("", b"")
         self.device.receive(content)
         self.mailbox.remove(name)
-        see(self.device, self.x, self.y)
+        label_open_exchange(self.device, self.x, self.y)
         envelope = decode(self.device.collect() or b"")
         self.mailbox.send(int(envelope.values["exchange"]), encode(change(envelope)))
 
 
-def see(device: Device, x: np.ndarray, y: np.ndarray) -> None:
-    """The samples of the exchange that is open, if one is."""
+def label_open_exchange(device: Device, x: AnyArray, y: AnyArray) -> None:
+    """Label the samples of the open exchange, if one is open."""
     if device.exchange >= 0 and device._state.memory.open:
-        for step in range(device.exchange * INTERVAL, (device.exchange + 1) * INTERVAL):
-            device.feedback(device.predict(x[step]).id, float(y[step]))
+        label_samples(device, x, y, range(device.exchange * INTERVAL, (device.exchange + 1) * INTERVAL))

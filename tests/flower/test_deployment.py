@@ -1,4 +1,4 @@
-"""The real thing: SuperLink and SuperNode processes on loopback, with TLS and keys. Nothing is mocked."""
+"""Deployments of real SuperLink and SuperNode processes on the loopback interface, with TLS and keys."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,12 @@ from ofms.coordinator.status import read_status
 from ofms.device.device import Device
 from ofms.flower.processes import Process, descendants, free_port
 from ofms.storage.envelope import Envelope, decode
-from tests.flower.deployed import INTERVAL, Deployed, Liar, Program, see
+from tests.flower.deployed import INTERVAL, Deployed, Program, TamperingDevice, label_open_exchange
 from tests.tampering import tampered, without_deltas
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The command lines of running processes that name a folder, but for this one."""
+    """The command lines of other processes that name a folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -38,12 +39,12 @@ def processes_of(folder: Path) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_behind(tmp_path: Path) -> Iterator[None]:
+def _no_process_is_left(tmp_path: Path) -> Iterator[None]:
     yield
     assert processes_of(tmp_path) == []
 
 
-def test_a_deployment_does_what_the_simulator_does(tmp_path: Path) -> None:
+def test_a_deployment_agrees_with_the_simulator(tmp_path: Path) -> None:
     with Deployed(tmp_path, clients=2, exchanges=3) as deployed:
         for client in range(2):
             deployed.start_node(client)
@@ -58,23 +59,23 @@ def test_a_deployment_does_what_the_simulator_does(tmp_path: Path) -> None:
         for plan in player.plans
     )
     envelopes = 2 * (1 + 3)
-    assert sent < everything, "some of what is held was there already in its version"
-    assert sent <= status["bytes_down"] <= sent + envelopes * 2048, "and that was not sent again"
+    assert sent < everything, "some of the models held had been sent before"
+    assert sent <= status["bytes_down"] <= sent + envelopes * 2048, "and were not sent again"
     for device, budget in zip(status["devices"], deployed.budgets.tolist(), strict=True):
         assert device["held_bytes"] <= device["budget"] == budget
         assert (device["exchanges"], device["missed"]) == (3, 0)
 
 
 def kill_supernode(node: Process) -> None:
-    """Kill Flower's process under `ofms deploy device`, which starts it again."""
+    """Kill Flower's process below `ofms deploy device`, which restarts it."""
     (pid,) = (pid for pid in descendants(node.pid) if b"flower-supernode" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_whatever_is_killed_comes_back_and_nothing_is_different(tmp_path: Path) -> None:
-    """A SuperNode, a device and the server, each killed with -9 in mid-exchange: the simulator's result comes out."""
+def test_killed_processes_restart_without_changing_the_result(tmp_path: Path) -> None:
+    """A SuperNode, a device and the server are killed in mid-exchange: the result is still the simulator's."""
     with Deployed(tmp_path, clients=3, exchanges=5) as deployed:
         for client in range(3):
             deployed.start_node(client)
@@ -85,7 +86,7 @@ def test_whatever_is_killed_comes_back_and_nothing_is_different(tmp_path: Path) 
             reached: dict[int, bool] = {}
 
             def hold(exchange: int) -> None:
-                # Labels wait, so that the exchange is open while something is killed.
+                # No labels, so that the exchange stays open while a process is killed.
                 if exchange in holding:
                     reached[exchange] = True
                     while exchange in holding and not players[0].stopping.is_set():
@@ -114,26 +115,31 @@ def test_whatever_is_killed_comes_back_and_nothing_is_different(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_updates_that_must_not_count_change_nothing_and_end_nothing(tmp_path: Path) -> None:
-    """Over the network: NaN, a wrong shape, a stale version, an unknown model; last, a envelope that came before."""
+def test_faulty_updates_over_the_network_are_refused_and_the_run_continues(tmp_path: Path) -> None:
+    """NaN, a wrong shape, a stale version, an unknown model, a large norm; last, an answer sent before."""
     kinds = ["not finite", "a wrong shape", "a stale version", "an unknown model", "too large"]
     exchanges = len(kinds) + 1
     with Deployed(tmp_path, clients=2, exchanges=exchanges, bandwidth="200%") as deployed:
         for client in range(2):
             deployed.start_node(client)
         deployed.start_player(0)
-        liar = Liar(deployed, 1)
-        told: list[Envelope] = []
+        tampering = TamperingDevice(deployed, 1)
+        answered: list[Envelope] = []
+
+        def record_and_corrupt(kind: str, envelope: Envelope) -> Envelope:
+            answered.append(envelope)
+            return corrupt(envelope, kind)
+
         try:
-            liar.answer(deployed, lambda envelope: envelope)
+            tampering.answer(deployed, lambda envelope: envelope)
             for kind in kinds:
-                liar.answer(deployed, lambda envelope, kind=kind: told.append(envelope) or spoil(envelope, kind))  # type: ignore[func-returns-value]
-            # Under the name of the next one, so that it is carried at all.
-            liar.answer(deployed, lambda envelope: told[-1])
+                tampering.answer(deployed, partial(record_and_corrupt, kind))
+            # An answer to an earlier exchange, in the place of the next answer.
+            tampering.answer(deployed, lambda envelope: answered[-1])
             deployed.finish()
         finally:
-            liar.device.close()
-    # The same fleet without a network, in which the liar never fine-tunes.
+            tampering.device.close()
+    # The same fleet without a network, in which the tampering device never fine-tunes.
     honest = PersistentCoordinator(Deployment(deployed.fleet), read_only=True).deployment.coordinator()
     honest.deployment = "honest"
     devices = [
@@ -150,21 +156,21 @@ def test_updates_that_must_not_count_change_nothing_and_end_nothing(tmp_path: Pa
         if exchange < exchanges:
             for client, grant in honest.open().items():
                 devices[client].receive(grant)
-                see(devices[client], deployed.stream.x[client], deployed.stream.y[client])
+                label_open_exchange(devices[client], deployed.stream.x[client], deployed.stream.y[client])
     for device in devices:
         device.close()
     refusals = "\n".join(read_status(deployed.fleet)["refusals"])
     expected = ["is not finite", "is [2, 2, 2], not", "of version", "unknown; the", "its norm is", "is asked for now"]
     for line in expected:
         assert line in refusals
-    assert refusals.count("device-1 (node ") == refusals.count("\n") + 1, "each with its node, none of the honest one"
+    assert refusals.count("device-1 (node ") == refusals.count("\n") + 1, "all with the node of one device"
     for mine, theirs in zip(deployed.parameters(), honest.tensors, strict=True):
         for name in mine:
             assert mine[name].numpy() == pytest.approx(theirs[name].numpy(), abs=1e-6)
 
 
-def spoil(envelope: Envelope, kind: str) -> Envelope:
-    """Every update of a envelope, spoilt in one way."""
+def corrupt(envelope: Envelope, kind: str) -> Envelope:
+    """The answer with all its updates corrupted in one way."""
     if kind != "a wrong shape":
         return tampered(envelope)[kind][0]
     arrays = {
@@ -176,8 +182,8 @@ def spoil(envelope: Envelope, kind: str) -> Envelope:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_strangers_are_turned_away_and_the_rest_goes_on(tmp_path: Path) -> None:
-    """A node whose key is not registered, one without TLS, one that is revoked, and requests to start a run."""
+def test_unknown_nodes_are_refused_and_the_run_continues(tmp_path: Path) -> None:
+    """A node whose key is not registered, one without TLS, and one that is revoked."""
     with Deployed(tmp_path, clients=3, exchanges=3, deadline=60) as deployed:
         add_device(deployed.fleet, "device-9", "5", f"127.0.0.1:{deployed.server.port}")
         write_roster(deployed.fleet, Roster(read_roster(deployed.fleet).devices[:3]))

@@ -1,9 +1,8 @@
-"""A model is encoded once on its way from the server to a device's store, and an update once on its way back."""
+"""A model is encoded once between the server and a device's store, and an update once on the way back."""
 
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +11,16 @@ import pytest
 import safetensors
 import safetensors.numpy
 import safetensors.torch
-from flwr.app import Context, Message, Metadata, RecordDict
 
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.files import STATE
 from ofms.coordinator.persistence import PersistentCoordinator
-from ofms.coordinator.transport import Kind
+from ofms.core.typing import AnyArray
 from ofms.device.device import Device
-from ofms.flower import client_app
-from ofms.flower.records import from_record, to_record
 from ofms.storage.envelope import decode
 from tests.deployments import make_fleet
-from tests.devices import budgets_for, problem
-
-TYPES: dict[Kind, str] = {"join": "query.join", "exchange": "train.exchange"}
-
-
-def carry(content: bytes, kind: Kind, store: Path) -> bytes:
-    """Through Flower's records and the client app, and the answer back."""
-    metadata = Metadata(1, "a", 2, 1, "", "0", time.time(), 60.0, TYPES[kind])
-    message = Message(to_record(content, wait=20.0), metadata=metadata)
-    context = Context(1, 1, {"store": str(store)}, RecordDict(), {})
-    return from_record(client_app.app(message, context).content)[0]
+from tests.devices import budgets_for, label_samples, problem
+from tests.flower.messages import carry
 
 
 class Encodings:
@@ -55,9 +42,9 @@ class Encodings:
     def _refused(self, *given: Any, **options: Any) -> None:
         raise AssertionError("NumPy encodes nothing")
 
-    def having(self, name: str) -> list[dict[str, bytes]]:
-        """Calls with an array whose name begins so."""
-        return [call for call in self.calls if any(each.startswith(name) for each in call)]
+    def having(self, prefix: str) -> list[dict[str, bytes]]:
+        """Calls with an array whose name has this prefix."""
+        return [call for call in self.calls if any(each.startswith(prefix) for each in call)]
 
 
 def test_tensors_are_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,20 +53,20 @@ def test_tensors_are_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     persistence = PersistentCoordinator(Deployment(folder))
     coordinator, store = persistence.coordinator, tmp_path / "store"
     with Device(store, budget=int(budgets_for(dictionary)[0])) as device:
-        persistence.receive(0, decode(carry(coordinator.welcome(0), "join", store)))
+        persistence.receive(0, decode(carry(coordinator.welcome(0), "join", store, 20.0)))
         encodings = Encodings(monkeypatch)
         sent_models = 0
         for exchange in range(3):
             (grant,) = coordinator.open([0]).values()
             sent = {int(model): array.tobytes() for model, array in decode(grant).part("model").items()}
             sent_models += len(sent)
-            threading.Timer(0.0, see, (device, stream.x[0], stream.y[0], exchange)).start()
-            answer = carry(grant, "exchange", store)
+            threading.Thread(target=label_exchange, args=(device, stream.x[0], stream.y[0], exchange)).start()
+            answer = carry(grant, "exchange", store, 20.0)
             for model, content in sent.items():
                 version = int(coordinator.version[model])
                 name = f"{model}-{version}.safetensors"
-                assert (store / "models" / name).read_bytes() == content, "the device writes what the server encoded"
-                assert not version or (folder / STATE / "models" / name).read_bytes() == content, "and so does it"
+                assert (store / "models" / name).read_bytes() == content, "the device stores what the server encoded"
+                assert not version or (folder / STATE / "models" / name).read_bytes() == content, "and the server too"
             assert answer == device.collect()
             persistence.receive(0, decode(answer))
             persistence.close_exchange()
@@ -88,7 +75,7 @@ def test_tensors_are_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     persistence.close()
     assert sent_models > 3
     assert versions > 3
-    # A model's tensors go by their own names, in one call for each version that was sent or saved.
+    # A model's tensors have their own names, in one call for each version that was sent or saved.
     models = [tuple(sorted(call.items())) for call in encodings.having("0.weight")]
     assert len(models) == len(set(models))
     assert versions <= len(models) <= versions + 6
@@ -96,9 +83,8 @@ def test_tensors_are_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(encodings.having("delta.")) == 3, "once for each answer"
 
 
-def see(device: Device, x: np.ndarray, y: np.ndarray, exchange: int) -> None:
-    """The samples of an exchange, once it has begun."""
+def label_exchange(device: Device, x: AnyArray, y: AnyArray, exchange: int) -> None:
+    """Label the samples of an exchange, once it is open."""
     while device.exchange < exchange:
         device.wait_change(0.05)
-    for step in range(2 * exchange, 2 * exchange + 2):
-        device.feedback(device.predict(x[step]).id, float(y[step]))
+    label_samples(device, x, y, range(2 * exchange, 2 * exchange + 2))

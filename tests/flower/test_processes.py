@@ -1,12 +1,14 @@
-"""Processes and all that they start: nothing stays, and nothing else is touched."""
+"""Ending processes with all their descendants, and no others."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,8 +17,8 @@ from ofms.flower.processes import Process, descendants, free_port
 
 FAMILY = """
 import subprocess, sys, time
-deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
-child = subprocess.Popen([sys.executable, "-c", deaf])
+stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", stubborn])
 print(child.pid, flush=True)
 time.sleep({seconds})
 """
@@ -37,7 +39,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_what_a_process_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_of_a_process_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ofms.flower.processes._STOP_SECONDS", 0.5)
     log = tmp_path / "log"
     process = Process([sys.executable, "-c", FAMILY.format(seconds=600)], tmp_path / "home", log)
@@ -45,17 +47,14 @@ def test_what_a_process_started_ends_with_it(tmp_path: Path, monkeypatch: pytest
     assert child in descendants(process.pid)
     process.stop()
     assert process.ended
-    assert not is_running(child), "even one that does not listen"
+    assert not is_running(child), "although it ignores SIGTERM"
 
 
-def test_a_child_that_outlives_a_process_that_was_killed_is_ended_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_outlives_its_killed_parent_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ofms.flower.processes._STOP_SECONDS", 0.5)
     log = tmp_path / "log"
     process = Process([sys.executable, "-c", FAMILY.format(seconds=600)], tmp_path / "home", log)
     child = child_of(process, log)
-    assert not process.ended
     os.kill(process.pid, 9)
     while not process.ended:
         time.sleep(0.05)
@@ -64,10 +63,10 @@ def test_a_child_that_outlives_a_process_that_was_killed_is_ended_too(
     assert not is_running(child)
 
 
-def test_a_number_that_is_another_process_by_now_is_left_alone(tmp_path: Path) -> None:
+def test_a_process_that_reuses_the_id_of_a_child_is_not_ended(tmp_path: Path) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     process = Process([sys.executable, "-c", "pass"], tmp_path / "home", tmp_path / "log")
-    former = psutil.Process(stranger.pid)
+    former: Any = psutil.Process(stranger.pid)
     former._ident = (stranger.pid, former.create_time() - 100)
     process._family.add(former)
     process.stop()
@@ -76,13 +75,16 @@ def test_a_number_that_is_another_process_by_now_is_left_alone(tmp_path: Path) -
     stranger.wait()
 
 
-def test_the_last_words_are_heard(tmp_path: Path) -> None:
+def test_output_is_read_after_the_process_ended(tmp_path: Path) -> None:
     code = "print('first', flush=True); print('the reason why', flush=True)"
     process = Process([sys.executable, "-c", code], tmp_path / "home", subprocess.PIPE)
-    time.sleep(1.0)
+    while not process.ended:
+        time.sleep(0.05)
     assert list(process.lines()) == ["first", "the reason why"]
     process.stop()
 
 
-def test_ports_are_free() -> None:
-    assert len({free_port() for _ in range(20)}) > 1
+def test_a_free_port_can_be_bound() -> None:
+    for _ in range(20):
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", free_port()))

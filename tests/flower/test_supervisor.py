@@ -32,7 +32,7 @@ class FakeControl:
         del self.registered[node]
 
 
-def test_a_mistyped_key_leaves_the_registered_devices_as_they_are(tmp_path: Path) -> None:
+def test_a_mistyped_key_does_not_change_the_registered_devices(tmp_path: Path) -> None:
     folder = make_fleet(tmp_path / "fleet")
     supervisor, control = Supervisor(folder, echo=lambda line: None), FakeControl()
     supervisor._control = control  # type: ignore[assignment]
@@ -48,5 +48,5 @@ def test_a_mistyped_key_leaves_the_registered_devices_as_they_are(tmp_path: Path
     (folder / DEVICES).write_text(roster)
     revoke_device(folder, "device-1")
     supervisor._register_devices()
-    assert len(control.registered) == 2, "once it is mended, changes take effect"
+    assert len(control.registered) == 2, "changes take effect once the file is corrected"
     supervisor._lock.close()

@@ -1,19 +1,19 @@
-"""Flower's grid as a transport, where it does what no fleet on one machine does."""
+"""Flower's grid as a transport: rejected messages, unreadable replies and a SuperLink that does not answer."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
 import httpx
 import pytest
-from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from ofms.flower.records import from_record, to_record
 from ofms.flower.transport import GridTransport
 from ofms.storage.envelope import Envelope, encode
+from tests.flower.messages import flower_message
 
 CONTENT = encode(Envelope("request", {"exchange": 1}))
 
@@ -37,8 +37,7 @@ class FakeGrid:
 
 
 def reply(asked: str, content: RecordDict | Error) -> Message:
-    metadata = Metadata(1, "r", 7, 1, asked, "0", time.time(), 60.0, "train.exchange")
-    return Message(content, metadata=metadata)  # type: ignore[call-overload,no-any-return]
+    return flower_message(content, "exchange", source=7, reply_to=asked)
 
 
 @pytest.mark.parametrize("pushed", [[None], []])
@@ -57,7 +56,7 @@ def test_a_message_that_the_superlink_does_not_accept_has_no_id(
     assert transport.send(7, "join", CONTENT, wait=5.0, lifetime=9.0) == "m1"
 
 
-def test_a_reply_that_cannot_be_read_hides_no_other() -> None:
+def test_an_unreadable_reply_does_not_hide_others() -> None:
     replies = {
         "a": reply("a", to_record(CONTENT)),
         "b": KeyError("broken"),
@@ -72,7 +71,7 @@ def test_a_reply_that_cannot_be_read_hides_no_other() -> None:
     assert (lost.content, lost.error, lost.lost) == (None, "node unavailable", True)
 
 
-def test_a_superlink_that_does_not_answer_is_not_a_devices_fault() -> None:
+def test_a_superlink_that_does_not_answer_is_not_taken_for_a_bad_reply() -> None:
     transport = GridTransport(FakeGrid(replies={"a": httpx.ConnectError("gone")}))  # type: ignore[arg-type]
     with pytest.raises(httpx.HTTPError):
         transport.receive(["a", "b"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from ofms.core.draws import Draws, Purpose
 from ofms.core.errors import InvalidInput
-from ofms.core.messages import Grants
+from ofms.core.messages import Grants, Plan, Reports
+from ofms.core.typing import Floats
 from ofms.policies.bins import bin_probabilities, pack_bins
 from ofms.policies.exp3 import Exp3
 from ofms.policies.fleet import Fleet
@@ -21,12 +23,13 @@ from ofms.policies.subsets import fill_budgets, most_upload
 from tests.problems import catalogue_of, fleet_of, policy_of
 
 
-def first_exchange(policy: Policy, fleet: Fleet, losses: np.ndarray, seed: int = 0):
+def first_exchange(policy: Policy, fleet: Fleet, losses: Floats) -> tuple[Any, Grants, Plan, Reports, Floats]:
+    """Run one exchange: the clients' state, messages of both halves, and the server's step."""
     clients, servers = open_sessions(policy, fleet)
     client = clients.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
     server = servers.open()
-    client, requests = clients.request(client, Draws(seed, 0))
-    server, grants = servers.grant(server, requests, Draws(seed, 0))
+    client, requests = clients.request(client, Draws(0, 0))
+    server, grants = servers.grant(server, requests, Draws(0, 0))
     client, plan = clients.plan(client, grants)
     client, reports = clients.learn(client, plan, np.where(plan.held, losses, np.nan))
     return client, grants, plan, reports, servers.absorb(server, reports)[1]

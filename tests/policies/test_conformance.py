@@ -183,6 +183,15 @@ def test_nothing_is_learnt_from_losses_that_a_client_need_not_know(name: str, fl
     assert as_plain(needed[1]) == as_plain(everything[1])
 
 
+def test_a_state_of_another_shape_is_refused(name: str) -> None:
+    fleet = fleet_of([4, 3, 2], [8, 9], rounds=5)
+    state, _ = new_states(policy_of(name, fleet), fleet)
+    arrays, values = flatten(state)
+    some = next(iter(arrays))
+    with pytest.raises((ValueError, KeyError)):
+        unflatten(state, arrays | {some: np.zeros((9, 9))}, values)
+
+
 def through_a_file(state: T, template: T) -> T:
     """A state as bytes and back, into one that is new."""
     arrays, values = flatten(state)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ofms.core.packing import fewest_clusters, partition_models
 from ofms.core.regret import server_regret
 from ofms.core.regret_bounds import server_bound
-from ofms.policies import ofms_ft
+from ofms.policies.fleet import Fleet
 from ofms.reproduction.convex import Problem, Trace, project, run
 from tests.problems import fleet_of, policy_of
 
@@ -18,7 +18,7 @@ CLIENTS, ROUNDS, COSTS = 6, 400, [4, 3, 3, 2, 2, 2]
 BUDGETS = [7, 8, 9, 10, 7, 12]
 
 
-def fleet(rounds: int = ROUNDS, bandwidth: int = 26) -> ofms_ft.Fleet:
+def fleet(rounds: int = ROUNDS, bandwidth: int = 26) -> Fleet:
     return fleet_of(COSTS, BUDGETS, bandwidth=bandwidth, rounds=rounds)
 
 

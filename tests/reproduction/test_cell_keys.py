@@ -32,7 +32,7 @@ def cell_of(command: str) -> Cell:
 
 
 def test_every_published_cell_has_the_key_of_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    revisions = {}
+    revisions: dict[str, str] = {}
     monkeypatch.setattr(CellStore, "dictionary", lambda self, experiment: (None, revisions[experiment]))
     store = CellStore(PUBLISHED, run=False, progress=False)
     found = 0

@@ -16,7 +16,7 @@ OPTIONS: dict[str, Any] = {"budget": "3", "bandwidth": "60%", "preset": "theory"
 def test_tensorboard_gets_every_round(tmp_path: Path) -> None:
     dictionary, stream = regression_problem()
     result = ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run", tracker="tensorboard", **OPTIONS)
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()

@@ -1,4 +1,4 @@
-"""`ofms.simulate` with models and data of one's own."""
+"""`ofms.simulate` with the user's own models and data."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 import ofms
-from tests.problems import image_problem, regression_problem
+from ofms.core.schedule import Schedule
+from ofms.core.selection_loss import selection_loss
+from ofms.policies.fleet import Fleet
+from ofms.simulator.simulation import make_simulation
+from tests.problems import image_problem, policy_of, regression_problem
 
 
-def test_own_models_and_own_data() -> None:
+def test_own_models_and_data() -> None:
     dictionary, stream = regression_problem()
     result = ofms.simulate(models=dictionary, stream=stream, preset="theory", budget="3", bandwidth="100%")
     assert result.score.shape == (stream.clients,)
@@ -22,14 +26,8 @@ def test_own_models_and_own_data() -> None:
     assert result.folder is None
 
 
-def test_regret_is_the_definition() -> None:
+def test_regret_follows_its_definition() -> None:
     """Σ_t ⟨p_t, L_t⟩ - min_k Σ_t L_tk, from the records of the exchanges."""
-    from ofms.core.schedule import Schedule
-    from ofms.core.selection_loss import selection_loss
-    from ofms.policies.fleet import Fleet
-    from ofms.simulator.simulation import make_simulation
-    from tests.problems import policy_of
-
     dictionary, stream = image_problem()
     result = ofms.simulate(
         models=dictionary, stream=stream, preset="theory", budget="3", bandwidth="100%", interval=5, learning_rate=0.3
@@ -47,7 +45,7 @@ def test_regret_is_the_definition() -> None:
     assert result.rounds["regret"][-1] == pytest.approx(np.mean(result.regret()))
 
 
-def test_without_hindsight_there_is_no_regret_and_the_same_run() -> None:
+def test_a_run_without_hindsight_is_the_same_and_has_no_regret() -> None:
     dictionary, stream = regression_problem()
     seen, unseen = (
         ofms.simulate(models=dictionary, stream=stream, budget="3", warm_up=2, hindsight=hindsight)
@@ -59,7 +57,7 @@ def test_without_hindsight_there_is_no_regret_and_the_same_run() -> None:
     assert unseen.score.tolist() == seen.score.tolist()
 
 
-def test_history_is_kept_for_as_many_clients_as_asked_for() -> None:
+def test_history_is_kept_for_the_given_number_of_clients() -> None:
     dictionary, stream = regression_problem()
     result = ofms.simulate(models=dictionary, stream=stream, history=2)
     assert result.history["held"].shape == (stream.rounds, 2, len(dictionary))
@@ -67,7 +65,7 @@ def test_history_is_kept_for_as_many_clients_as_asked_for() -> None:
     assert ofms.simulate(models=dictionary, stream=stream, history=0).history == {}
 
 
-def test_a_run_can_be_kept(tmp_path: Path) -> None:
+def test_a_run_is_written_to_a_new_folder_only(tmp_path: Path) -> None:
     dictionary, stream = regression_problem()
     result = ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run")
     assert result.folder == tmp_path / "run"
@@ -83,30 +81,36 @@ def test_a_stream_with_nan_is_refused() -> None:
         ofms.simulate(models=dictionary, stream=stream)
 
 
-def test_classes_that_no_model_knows_are_refused() -> None:
+def test_classes_without_an_output_of_the_models_are_refused() -> None:
     dictionary, stream = image_problem()
     stream.y[0, 0] = 3
     with pytest.raises(ofms.InvalidInput, match="stream targets = 3: the models know classes 0 to 2"):
         ofms.simulate(models=dictionary, stream=stream)
 
 
-def test_more_than_the_stream_has_is_refused() -> None:
+def test_more_rounds_than_the_stream_has_are_refused() -> None:
     dictionary, stream = regression_problem()
     with pytest.raises(ofms.InvalidInput, match="more clients or rounds"):
         ofms.simulate(models=dictionary, stream=stream, rounds=1000)
 
 
-def test_none_is_not_given() -> None:
-    """A wrapper passes on what it has: None leaves a field to the stream, the experiment or the preset."""
+def test_none_counts_as_not_given() -> None:
+    """A wrapper may pass None: the field then comes from the stream, the experiment or the preset."""
     dictionary, stream = regression_problem(clients=60, rounds=8)
-    options = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "100%", "preset": "theory"}
+    options: dict[str, Any] = {
+        "models": dictionary,
+        "stream": stream,
+        "budget": "3",
+        "bandwidth": "100%",
+        "preset": "theory",
+    }
     result = ofms.simulate(**options, clients=None, rounds=None, seed=None, window=None)
     assert (result.config.clients, result.config.rounds, result.config.seed) == (60, 8, 0)
     assert result.config.settings["window"] == 1
     assert ofms.simulate(**options, clients=3).score.shape == (3,)
 
 
-def test_a_result_shows_itself(tmp_path: Path) -> None:
+def test_a_result_is_printed_plotted_and_saved(tmp_path: Path) -> None:
     dictionary, stream = regression_problem()
     result = ofms.simulate(models=dictionary, stream=stream, preset="theory", budget="3", bandwidth="100%")
     text = repr(result)
@@ -127,13 +131,13 @@ def test_a_result_shows_itself(tmp_path: Path) -> None:
         result.to_pandas("models")  # type: ignore[arg-type]
     folder = result.save(tmp_path / "saved")
     again = ofms.simulate(str(folder / "config.toml"), models=dictionary, stream=stream)
-    assert again.score.tolist() == result.score.tolist(), "what was saved can be repeated"
+    assert again.score.tolist() == result.score.tolist(), "a saved run can be repeated"
     with pytest.raises(ofms.InvalidInput, match="it exists already"):
         result.save(folder)
 
 
-def test_what_the_same_choices_come_to_without_fine_tuning() -> None:
-    """The frozen score of a run is that of its own votes on the dictionary as it was."""
+def test_the_frozen_score_is_that_of_the_same_choices_without_fine_tuning() -> None:
+    """With a learning rate of 0, choices do not depend on losses, so both runs choose the same models."""
     dictionary, stream = regression_problem()
     common: dict[str, Any] = {
         "models": dictionary,
@@ -144,7 +148,6 @@ def test_what_the_same_choices_come_to_without_fine_tuning() -> None:
     }
     tuned = ofms.simulate(preset="theory", fine_tuning_rate=0.05, **common)
     frozen = ofms.simulate(preset="theory", fine_tuning_rate=0, **common)
-    # With a learning rate of 0 the choices do not depend on what was learnt.
     assert tuned.clients["frozen_score"].tolist() == pytest.approx(frozen.score.tolist(), rel=1e-6)
     assert tuned.mean != pytest.approx(frozen.mean, rel=1e-3)
     assert "frozen_score" not in frozen.clients

@@ -26,12 +26,11 @@ def test_the_papers_models_predict_no2_and_not_co(reference_folder: Path, monkey
 
     def errors() -> list[float]:
         stream = load_dataset("air").stream(clients=100, rounds=200, seed=0)
-        with ThreadedCompute(dictionary, stream) as engine:
-            held = np.ones((100, len(dictionary)), dtype=np.bool_)
-            losses = (
-                engine.evaluate((0, 200), held, held / held.sum(axis=1, keepdims=True), hindsight=False).result().losses
-            )
-        return (1e3 * losses.mean(axis=(0, 1))).tolist()
+        held = np.ones((100, len(dictionary)), dtype=np.bool_)
+        weights = held / held.sum(axis=1, keepdims=True)
+        with ThreadedCompute(dictionary, stream) as compute:
+            losses = compute.evaluate((0, 200), held, weights, hindsight=False).result().losses
+        return [1e3 * float(error) for error in losses.mean(axis=(0, 1))]
 
     no2 = errors()
     assert (min(no2), max(no2)) == pytest.approx((5.56, 19.98), abs=0.01)

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on to the same bits."""
+"""A resumed run gives the same bits as one that was never stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -16,44 +18,38 @@ import torch
 
 import ofms
 from ofms.cli import _main
-from ofms.core.draws import Draws
-from ofms.core.states import flatten, unflatten
 from ofms.policies import MODULES
-from ofms.policies.session import open_sessions
-from ofms.runs import interrupt, observers
-from ofms.runs.checkpoint import Checkpoints, Inputs
+from ofms.policies.registry import setting_names
+from ofms.runs import observers
 from ofms.runs.interrupt import RunInterrupted, StopRequest
 from ofms.runs.units import human_bytes
-from tests.problems import fleet_of, image_problem, policy_of, regression_problem
+from ofms.storage.locks import FolderLock
+from tests.problems import image_problem, regression_problem
 
 
-class StopAfter(StopRequest):
-    """Ctrl-C after some looks at it."""
+def stop_after(monkeypatch: pytest.MonkeyPatch, exchanges: int) -> None:
+    """Request a stop, as Ctrl-C does, after some exchanges of every run."""
 
-    looks = 0
+    class Stopping(StopRequest):
+        seen = 0
 
-    def __enter__(self) -> StopAfter:
-        self.left = StopAfter.looks
-        return self
+        def __enter__(self) -> Self:
+            return self
 
-    def __exit__(self, *error: object) -> None:
-        pass
+        def __getattribute__(self, name: str) -> Any:
+            if name == "wanted":
+                self.seen += 1
+                return self.seen >= exchanges
+            return super().__getattribute__(name)
 
-    @property  # type: ignore[override]
-    def wanted(self) -> bool:
-        self.left -= 1
-        return self.left < 0
-
-    @wanted.setter
-    def wanted(self, value: bool) -> None:
-        pass
+    monkeypatch.setattr(observers, "StopRequest", Stopping)
 
 
 def files(folder: Path) -> dict[str, object]:
-    """What a run left, without what may differ: its time and its own path."""
+    """The files of a run, without its times and its path."""
     summary = json.loads((folder / "summary.json").read_text())
     del summary["seconds"], summary["client_seconds"], summary["folder"]
-    arrays = {}
+    arrays: dict[str, bytes] = {}
     for name in ("clients.npz", "history.npz"):
         with np.load(folder / name) as file:
             arrays |= {f"{name} {key}": file[key].tobytes() for key in file}
@@ -62,53 +58,30 @@ def files(folder: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("policy", list(MODULES))
 @pytest.mark.parametrize("problem", [regression_problem, image_problem])
-def test_an_interrupted_run_goes_on_to_the_same_bits(
-    policy: str, problem: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_stopped_twice_gives_the_same_bits(
+    policy: str, problem: Callable[..., tuple[ofms.Dictionary, ofms.Stream]], tmp_path: Path
 ) -> None:
-    dictionary, stream = problem()  # type: ignore[operator]
-    options = {"models": dictionary, "stream": stream}
-    # Fine-tuning from the start, so that there is something to lose.
-    settings = {"budget": "3", "bandwidth": "60%", "interval": 2, "seed": 7} | (
-        {"warm_up": 2} if policy not in ("mab", "non-fed-oms", "budgeted-experts") else {}
-    )
-    ofms.simulate(policy=policy, out=tmp_path / "whole", **options, **settings)
-    monkeypatch.setattr(observers, "StopRequest", StopAfter)
-    monkeypatch.setattr(StopAfter, "looks", 3)
-    with pytest.raises(RunInterrupted, match=r"stopped after round 8 of \d+; continue with: ofms run --resume"):
-        ofms.simulate(policy=policy, out=tmp_path / "parts", **options, **settings)
-    monkeypatch.setattr(StopAfter, "looks", 1)
-    with pytest.raises(RunInterrupted, match="stopped after round 12"):
-        ofms.simulate(resume=tmp_path / "parts", **options) if stream.rounds > 12 else _stop_again()
-    monkeypatch.setattr(StopAfter, "looks", 10**6)
-    ofms.simulate(resume=tmp_path / "parts", **options)
+    dictionary, stream = problem(rounds=16)
+    inputs: dict[str, Any] = {"models": dictionary, "stream": stream}
+    options: dict[str, Any] = {"budget": "3", "bandwidth": "60%", "interval": 2, "seed": 7, "policy": policy}
+    if "warm_up" in setting_names(policy):
+        # Fine-tuning from the start, so that a checkpoint has updated parameters.
+        options["warm_up"] = 2
+    ofms.simulate(out=tmp_path / "whole", **inputs, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(RunInterrupted, match="stopped after round 8 of 16; continue with: ofms run --resume"):
+            ofms.simulate(out=tmp_path / "parts", **inputs, **options)
+        stop_after(patch, 2)
+        with pytest.raises(RunInterrupted, match="stopped after round 12 of 16"):
+            ofms.simulate(resume=tmp_path / "parts", **inputs)
+    ofms.simulate(resume=tmp_path / "parts", **inputs)
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
     assert not (tmp_path / "parts" / "checkpoint").exists(), "a finished run needs none"
 
 
-def _stop_again() -> None:
-    raise RunInterrupted("stopped after round 12")
-
-
-def test_states_survive_being_taken_apart() -> None:
-    fleet = fleet_of([4, 3, 2], [8, 9], rounds=5)
-    for name in MODULES:
-        policy = policy_of(name, fleet)
-        clients, _ = open_sessions(policy, fleet)
-        state = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
-        state, _ = clients.request(state, Draws(1, 0))
-        arrays, values = flatten(state)
-        json.dumps(values)
-        fresh = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
-        again = unflatten(fresh, arrays, values)
-        expected, found = (clients.request(each, Draws(1, 1))[1] for each in (state, again))
-        assert found.wanted.tolist() == expected.wanted.tolist()
-        some = next(iter(arrays))
-        with pytest.raises((ValueError, KeyError)):
-            unflatten(fresh, arrays | {some: np.zeros((9, 9))}, values)
-
-
-def test_a_process_that_is_killed_goes_on(tmp_path: Path) -> None:
-    """kill -9 in the middle, then --resume: the same figures as without it."""
+def test_a_killed_process_can_be_resumed(tmp_path: Path) -> None:
+    """SIGKILL in the middle of a run, then --resume."""
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "ofms", "run", "digits", "--rounds", "400", "--clients", "6"]
     subprocess.run([*command, "--out", tmp_path / "whole"], env=environment, check=True, capture_output=True)
@@ -122,13 +95,13 @@ def test_a_process_that_is_killed_goes_on(tmp_path: Path) -> None:
     time.sleep(0.3)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not (tmp_path / "parts" / "summary.json").exists(), "it was killed in the middle"
-    resume = [sys.executable, "-m", "ofms", "run", "--resume", tmp_path / "parts"]
+    assert not (tmp_path / "parts" / "summary.json").exists(), "it was killed before its end"
+    resume = [sys.executable, "-m", "ofms", "run", "--resume", str(tmp_path / "parts")]
     subprocess.run(resume, env=environment, check=True, capture_output=True)
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
 
 
-def test_ctrl_c_stops_at_the_end_of_a_round_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_stops_at_the_end_of_a_round_and_prints_how_to_resume(tmp_path: Path) -> None:
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "ofms", "run", "digits", "--rounds", "20000", "--clients", "10"]
     process = subprocess.Popen(
@@ -152,21 +125,21 @@ def test_ctrl_c_stops_at_the_end_of_a_round_and_says_how_to_go_on(tmp_path: Path
 
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An interrupted run of a stream and a dictionary of one's own."""
+    """An interrupted run of the user's own stream and dictionary."""
     dictionary, stream = regression_problem()
     with monkeypatch.context() as patch:
-        patch.setattr(observers, "StopRequest", StopAfter)
-        patch.setattr(StopAfter, "looks", 5)
+        stop_after(patch, 6)
         with pytest.raises(RunInterrupted):
             ofms.simulate(models=dictionary, stream=stream, budget="3", bandwidth="60%", out=tmp_path / "run")
     return tmp_path / "run"
 
 
-def test_what_cannot_go_on_is_refused(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_be_resumed_is_refused(stopped: Path) -> None:
     dictionary, stream = regression_problem()
 
-    def resume(**options: object) -> None:
-        ofms.simulate(resume=stopped, **({"models": dictionary, "stream": stream} | options))  # type: ignore[arg-type]
+    def resume(**options: Any) -> None:
+        inputs: dict[str, Any] = {"models": dictionary, "stream": stream}
+        ofms.simulate(resume=stopped, **inputs | options)
 
     with pytest.raises(ofms.InvalidInput, match="leave out everything else"):
         resume(budget="4")
@@ -181,9 +154,7 @@ def test_what_cannot_go_on_is_refused(stopped: Path, monkeypatch: pytest.MonkeyP
         resume(models=other)
     with pytest.raises(ofms.InvalidInput, match="its stream was another one"):
         resume(stream=ofms.Stream(stream.x + 1, stream.y, stream.task))
-    lock = (stopped / ".lock").open("wb")
-    fcntl = pytest.importorskip("fcntl")
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = FolderLock(stopped)
     with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
         resume()
     lock.close()
@@ -214,7 +185,9 @@ def test_what_cannot_go_on_is_refused(stopped: Path, monkeypatch: pytest.MonkeyP
         resume()
 
 
-def test_the_bytes_shown_are_those_of_the_whole_run(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_of_a_resumed_run_counts_the_bytes_of_the_whole_run(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     dictionary, stream = regression_problem()
     result = ofms.simulate(resume=stopped, models=dictionary, stream=stream, progress=True)
     down, up = (human_bytes(int(result.clients[key].sum())) for key in ("down", "up"))
@@ -224,20 +197,19 @@ def test_the_bytes_shown_are_those_of_the_whole_run(stopped: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("policy", ["ofms-ft", "mab", "perfedavg"])
-def test_a_run_client_by_client_goes_on_as_one(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loopback_run_can_be_resumed(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dictionary, stream = regression_problem()
-    options = {"models": dictionary, "stream": stream}
-    settings = {"budget": "3", "bandwidth": "60%", "policy": policy, "loopback": True}
+    options: dict[str, Any] = {"models": dictionary, "stream": stream}
+    settings: dict[str, Any] = {"budget": "3", "bandwidth": "60%", "policy": policy, "loopback": True}
     settings |= {} if policy == "mab" else {"warm_up": 2}
     ofms.simulate(out=tmp_path / "whole", **settings, **options)
     with monkeypatch.context() as patch:
-        patch.setattr(observers, "StopRequest", StopAfter)
-        patch.setattr(StopAfter, "looks", 7)
+        stop_after(patch, 8)
         with pytest.raises(RunInterrupted, match="continue with"):
             ofms.simulate(out=tmp_path / "parts", **settings, **options)
     resumed = ofms.simulate(resume=tmp_path / "parts", **options)
     assert resumed.config.loopback
-    assert "seconds" in resumed.clients, "what only the loopback measures"
+    assert "seconds" in resumed.clients, "measured by the loopback alone"
     whole, parts = files(tmp_path / "whole"), files(tmp_path / "parts")
     assert whole.pop("clients.npz seconds") != parts.pop("clients.npz seconds")
     assert parts == whole
@@ -250,28 +222,3 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, capsys: p
     assert "no run is there" in capsys.readouterr().err
     assert _main(["run", "digits", "--resume", str(tmp_path)]) == 2
     assert "leave out digits" in capsys.readouterr().err
-
-
-def test_checkpoints_take_a_fiftieth_of_the_time_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("ofms.runs.checkpoint.time.perf_counter", lambda: now[0])
-    checkpoints = Checkpoints(tmp_path, 10.0, {}, Inputs("dictionary", "stream"))
-    now[0] = 9.9
-    assert not checkpoints.due
-    now[0] = 10.0
-    assert checkpoints.due
-    checkpoints._last, checkpoints._cost = 10.0, 1.0
-    now[0] = 59.0
-    assert not checkpoints.due, "one second's writing waits for fifty"
-    now[0] = 60.0
-    assert checkpoints.due
-
-
-def test_the_same_request_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with StopRequest() as stop:
-        for _ in range(2):
-            signal.raise_signal(signal.SIGINT)
-        assert stop.wanted
-        monkeypatch.setattr(interrupt, "_SECONDS_OF_ONE_REQUEST", -1.0)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)

@@ -7,14 +7,14 @@ from typing import Any
 
 from ofms.coordinator.coordinator import Coordinator
 from ofms.storage.envelope import Envelope, decode
-from tests.devices import budgets_for, open_devices, problem
+from tests.devices import budgets_for, flat_parameters, label_samples, open_devices, problem
 
 INTERVAL, ROUNDS, SEED = 2, 12, 5
 SETTINGS: dict[str, Any] = {"learning_rate": 0.5, "fine_tuning_rate": 0.05, "loss_bound": "raw"}
 
 
-class Bench:
-    """A coordinator and its devices, exchange by exchange; everybody uploads."""
+class LocalFleet:
+    """A coordinator and its devices, exchange by exchange; every device uploads."""
 
     def __init__(self, folder: Path, **given: Any) -> None:
         self.dictionary, self.stream = problem()
@@ -30,26 +30,26 @@ class Bench:
             self.coordinator.receive(client, self.envelope(client))
 
     def envelope(self, client: int) -> Envelope:
+        """The message that a device has for the coordinator."""
         content = self.devices[client].collect()
         assert content is not None
         return decode(content)
 
     def grant(self, clients: list[int] | None = None) -> dict[int, Envelope]:
-        """Open an exchange and let devices see its samples; the envelopes that they would send."""
+        """Open an exchange and label its samples; the devices' answers."""
         grants = self.coordinator.open(clients)
         for client, content in grants.items():
             self.devices[client].receive(content)
-        return {client: self.see(client) for client in grants}
+        return {client: self.answer(client) for client in grants}
 
-    def see(self, client: int) -> Envelope:
+    def answer(self, client: int) -> Envelope:
+        """Label the samples of the open exchange on one device; its answer."""
         first, stop = self.coordinator.fleet.schedule.span(self.coordinator.exchange)
-        for step in range(first, stop):
-            answer = self.devices[client].predict(self.stream.x[client, step])
-            self.devices[client].feedback(answer.id, float(self.stream.y[client, step]))
+        label_samples(self.devices[client], self.stream.x[client], self.stream.y[client], range(first, stop))
         return self.envelope(client)
 
     def parameters(self) -> list[dict[str, list[float]]]:
-        return [{name: tensor.flatten().tolist() for name, tensor in each.items()} for each in self.coordinator.tensors]
+        return flat_parameters(self.coordinator.tensors)
 
     def close(self) -> None:
         for device in self.devices:
