@@ -1,4 +1,4 @@
-"""Small fleets, dictionaries and streams that tests are about."""
+"""Small fleets, policies, dictionaries and streams."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def fleet_of(
 ) -> Fleet:
     bandwidth = sum(budgets) if bandwidth is None else bandwidth
     return Fleet(catalogue_of(costs), np.array(budgets, dtype=np.int64), bandwidth, Schedule(rounds, interval))
+
+
+def fleet_for(dictionary: Dictionary, stream: Stream, interval: int) -> Fleet:
+    """A fleet with memory for two to four models and bandwidth for half of the clients."""
+    catalogue = dictionary.catalogue()
+    largest = int(catalogue.storage.max())
+    budgets = np.array([(2 + client % 3) * largest for client in range(stream.clients)], dtype=np.int64)
+    return Fleet(catalogue, budgets, int(budgets.sum()) // 2, Schedule(stream.rounds, interval))
 
 
 def policy_of(name: str, fleet: Fleet, **settings: Any) -> Policy:
@@ -74,3 +82,6 @@ def image_problem(clients: int = 5, rounds: int = 12) -> tuple[Dictionary, Strea
         Dictionary.from_modules(modules, task="classification"),
         Stream(x, random.integers(0, 3, size=(clients, rounds)), "classification"),
     )
+
+
+PROBLEMS = {"regression": regression_problem, "images": image_problem}

@@ -1,0 +1,152 @@
+"""Updates of all clients at once against each client's own training and against automatic differentiation."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ofms.compute.local import LocalNetworks
+from ofms.compute.protocol import Tensors
+from ofms.compute.threads import ThreadedCompute
+from ofms.core.schedule import Window
+from ofms.core.typing import Floats
+from ofms.data.stream import Stream
+from ofms.models.dictionary import Dictionary
+from ofms.policies.local_updates import Adapted, Epochs, GradientStep, LocalUpdate
+from tests.problems import PROBLEMS, image_problem, regression_problem
+
+WINDOW = Window(2, np.array([0.5, 1.0, 0.5]))
+LOCAL: dict[str, LocalUpdate] = {
+    "gradient step": GradientStep(0.1, window=3, warm_up=0),
+    "epochs": Epochs(0.1, epochs=2, batch_size=2, window=3, warm_up=0),
+    "adapted": Adapted(0.1, adaptation_rate=0.1, epochs=1, batch_size=2, window=3, warm_up=0),
+}
+
+
+def update_weights(dictionary: Dictionary, stream: Stream) -> Floats:
+    """Weights of which a third are 0: those clients do not upload the model."""
+    clients, models = np.ogrid[: stream.clients, : len(dictionary)]
+    return ((clients + models) % 3).astype(np.float64)
+
+
+def own_updates(dictionary: Dictionary, stream: Stream, weights: Floats, local: LocalUpdate) -> dict[int, Tensors]:
+    """Sums of updates that each client computes by itself, in float64."""
+    modules = [model.module.to(torch.float64) for model in dictionary.models]
+    networks = LocalNetworks(modules, [model.trainable for model in dictionary.models], stream.task)
+    span = slice(WINDOW.first, WINDOW.stop)
+    sums: dict[int, Tensors] = {}
+    for client, model in zip(*np.nonzero(weights), strict=True):
+        tensors = {name: tensor.double() for name, tensor in dictionary.models[model].tensors.items()}
+        x, y = torch.from_numpy(stream.x[client, span]).double(), torch.from_numpy(stream.y[client, span])
+        y = y if stream.task == "classification" else y.double()
+        weight = float(weights[client, model])
+        update = networks.update(int(model), tensors, x, y, WINDOW.weights, weight, local)
+        total = sums.setdefault(int(model), {name: torch.zeros_like(tensor) for name, tensor in update.items()})
+        sums[int(model)] = {name: total[name] + tensor for name, tensor in update.items()}
+    return sums
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_updates_are_the_sums_of_the_clients_own(problem: str, kind: str) -> None:
+    dictionary, stream = PROBLEMS[problem]()
+    weights = update_weights(dictionary, stream)
+    with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
+        found = compute.update(WINDOW, weights, LOCAL[kind]).result()
+    expected = own_updates(dictionary, stream, weights, LOCAL[kind])
+    assert found.keys() == expected.keys()
+    for model, tensors in expected.items():
+        assert set(found[model]) == set(dictionary.models[model].trainable) == set(tensors)
+        assert max(float(tensor.abs().max()) for tensor in tensors.values()) > 1e-3, "there is something to compare"
+        for name, tensor in tensors.items():
+            assert found[model][name].numpy() == pytest.approx(tensor.numpy(), rel=1e-9, abs=1e-11)
+
+
+@pytest.mark.parametrize(("dtype", "epsilon"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_gradient_step_is_the_weighted_sum_of_the_clients_gradients(
+    problem: str, dtype: torch.dtype, epsilon: float
+) -> None:
+    """‖a - b‖∞ ≤ ε · Σ_i w_i ‖g_i‖∞ for every parameter, with the gradients of automatic differentiation."""
+    dictionary, stream = PROBLEMS[problem]()
+    weights = update_weights(dictionary, stream)
+    first_sample, step = Window(0, np.ones(1)), GradientStep(1.0, window=1, warm_up=0)
+    with ThreadedCompute(dictionary, stream, dtype=dtype) as compute:
+        found = compute.update(first_sample, weights, step).result()
+    for index, model in enumerate(dictionary.models):
+        module = model.module.to(dtype)
+        tensors = {name: tensor.to(dtype) for name, tensor in model.tensors.items()}
+        leaves = {name: tensors[name].clone().requires_grad_() for name in model.trainable}
+        sums = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        sizes = dict.fromkeys(leaves, 0.0)
+        for client, weight in enumerate(weights[:, index].tolist()):
+            output = torch.func.functional_call(
+                module, tensors | leaves, (torch.from_numpy(stream.x[client, :1]).to(dtype),)
+            )
+            target = torch.from_numpy(stream.y[client, :1])
+            if stream.task == "classification":
+                loss = nn.functional.cross_entropy(output, target)
+            else:
+                loss = (output[0, 0] - target[0].to(dtype)) ** 2
+            for name, slope in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+                sums[name] += weight * slope
+                sizes[name] += weight * float(slope.abs().max())
+        for name, total in sums.items():
+            difference = float((found[index][name] + total).abs().max())
+            assert difference <= epsilon * sizes[name] + torch.finfo(dtype).eps
+
+
+def named() -> nn.Module:
+    return nn.Sequential(OrderedDict(fc1=nn.Linear(3, 4), act=nn.ReLU(), fc2=nn.Linear(4, 1)))
+
+
+class Shifted(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for module in self:
+            x = module(x)
+        return x + 5
+
+
+def shifted() -> nn.Module:
+    return Shifted(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+
+
+@pytest.mark.parametrize("make", [named, shifted])
+def test_networks_that_resemble_plain_ones_are_run_as_they_are(make: Callable[[], nn.Module]) -> None:
+    """Fully connected networks are stacked; these have other names of parameters, or a forward pass of their own."""
+    _, stream = regression_problem()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        dictionary = Dictionary.from_modules({f"net{index}": make() for index in range(4)}, task="regression")
+    weights = update_weights(dictionary, stream)
+    everything = np.ones(weights.shape, dtype=np.bool_)
+    with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
+        losses = compute.evaluate((0, 5), everything, everything / 4, hindsight=True).result().losses
+        found = compute.update(WINDOW, weights, LOCAL["gradient step"]).result()
+    x, y = torch.from_numpy(stream.x[:, :5]).double(), torch.from_numpy(stream.y[:, :5]).double()
+    with torch.no_grad():
+        expected = [(model.module.double()(x)[..., 0] - y) ** 2 for model in dictionary.models]
+    assert losses == pytest.approx(torch.stack(expected, dim=-1).numpy(), rel=1e-9)
+    for model, tensors in own_updates(dictionary, stream, weights, LOCAL["gradient step"]).items():
+        for name, tensor in tensors.items():
+            assert found[model][name].numpy() == pytest.approx(tensor.numpy(), rel=1e-9, abs=1e-11)
+
+
+def test_statistics_of_batch_norm_do_not_change() -> None:
+    dictionary, stream = image_problem()
+    weights = update_weights(dictionary, stream)
+    with ThreadedCompute(dictionary, stream) as compute:
+        for local in LOCAL.values():
+            compute.apply(compute.update(WINDOW, weights, local).result(), np.ones(len(dictionary)))
+        states = [compute.state(model) for model in range(len(dictionary))]
+    for model, state in zip(dictionary.models, states, strict=True):
+        kept = {name for name in state if torch.equal(state[name], model.tensors[name])}
+        statistics = {name for name in state if "running" in name}
+        assert statistics
+        assert kept >= statistics
+        assert not kept & set(model.trainable), "all other tensors are fine-tuned"
