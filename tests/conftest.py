@@ -1,4 +1,4 @@
-"""What tests share: small dictionaries and streams, and the real data where it is at hand."""
+"""Fixtures for all tests: folders of real data, a cache of its own, modules of the user's own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ settings.load_profile("ofms")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where OFMS_NO_SKIPS is set, as in CI, a test that would skip fails."""
+    """Fail instead of skip if OFMS_NO_SKIPS is set, as in CI."""
     report = yield
     if report.skipped and os.environ.get("OFMS_NO_SKIPS"):
         report.outcome = "failed"
@@ -30,7 +30,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def _folder(variable: str) -> Path:
-    """The folder that a variable names; without it the test skips."""
+    """The folder that a variable names; skip the test if it is unset."""
     if value := os.environ.get(variable):
         return Path(value)
     pytest.skip(f"{variable} is not set")
@@ -48,14 +48,14 @@ def reference_folder() -> Path:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests neither read nor fill the user's cache; the worker's tests share one."""
+    """Keep tests out of the user's cache; the tests of one worker share another."""
     cache = tmp_path_factory.getbasetemp() / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 @pytest.fixture
 def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Trust]:
-    """Writes a module of the user's own into a folder and gives the trust in it; nothing of it stays in Python."""
+    """A function that writes a user's module and returns trust in it; the module is unloaded after the test."""
     folder = tmp_path / "own_modules"
     folder.mkdir()
     monkeypatch.setattr(sys, "path", list(sys.path))

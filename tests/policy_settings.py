@@ -1,4 +1,4 @@
-"""Settings of each policy under which small problems show what it does."""
+"""Settings under which each policy selects and fine-tunes models of a small problem."""
 
 from __future__ import annotations
 

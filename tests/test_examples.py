@@ -1,4 +1,4 @@
-"""The examples run as their first lines say."""
+"""The examples run with the commands in their first lines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import numpy as np
+import pandas
 
 from ofms.device.client_policy import describe_policy
 from ofms.plugins import Trust
@@ -34,11 +37,8 @@ def test_own_models_and_data_from_python(tmp_path: Path) -> None:
     assert "score" in printed
 
 
-def test_own_models_and_data_by_the_command(tmp_path: Path) -> None:
-    """The complete example; the same stream as Parquet and as arrays, and the run repeated, give the same figures."""
-    import numpy as np
-    import pandas
-
+def test_own_models_and_data_with_the_command(tmp_path: Path) -> None:
+    """The same stream as CSV, Parquet and arrays, and a repeated run, give the same figures."""
     folder = tmp_path / "own_data"
     ignored = shutil.ignore_patterns("models", "pumps.csv", "__pycache__")
     shutil.copytree(EXAMPLES / "own_data", folder, ignore=ignored)
@@ -75,10 +75,10 @@ def test_a_single_device(tmp_path: Path) -> None:
     printed = run(EXAMPLES / "single_device.py", folder=tmp_path)
     assert "30 exchanges" in printed
     first, last = (float(word.rstrip(",")) for word in printed.split() if word.startswith("0.0"))
-    assert last < first, "it learnt"
+    assert last < first, "the error decreases"
 
 
-def test_a_policy_of_ones_own(tmp_path: Path) -> None:
+def test_own_policy(tmp_path: Path) -> None:
     arguments = ["--policy", OWN_POLICY, "--set", "epsilon=0.05", "--rounds", "30", "--clients", "10"]
     assert OWN_POLICY in run("-m", "ofms", "run", *arguments, "--out", "run", folder=tmp_path)
     compared = run("-m", "ofms", "compare", "digits", "--seeds", "1", *arguments, folder=tmp_path)
@@ -86,5 +86,5 @@ def test_a_policy_of_ones_own(tmp_path: Path) -> None:
     trust = Trust(("examples",))
     settings = settings_type(OWN_POLICY, trust)(epsilon=0.5)
     policy = build_policy(OWN_POLICY, settings, fleet_of([2, 2, 2], [4, 4]), trust)
-    assert describe_policy(policy, trust)["client"]["rule"]["exploration"] == 0.5, "a device can be told of it"
+    assert describe_policy(policy, trust)["client"]["rule"]["exploration"] == 0.5, "a welcome can describe it"
     assert len((EXAMPLES / "epsilon_greedy.py").read_text().splitlines()) < 40

@@ -1,4 +1,4 @@
-"""What the package imports, it declares: in its dependencies, or in the extra that the importing package belongs to."""
+"""Imports: third-party packages are declared, and tests share helpers through modules that are not tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ofms"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# The extras that a package's own imports may come from. What none of them declares is a dependency of all users.
+# The extras that a package may import from. All other imports are dependencies of every installation.
 EXTRAS = {
     "coordinator": {"flower"},
     "data": {"experiments", "parquet"},
@@ -27,9 +27,11 @@ EXTRAS = {
     "runs": {"experiments", "tensorboard", "mlflow"},
     "simulator": {"experiments"},
 }
-# Installed with their extra only; all others are imported without any extra.
+# Packages that need their extra; all others can be imported without any.
 NEED_THEIR_EXTRA = ("coordinator", "flower")
 MODULES = sorted(SOURCE.rglob("*.py"))
+WITHOUT_EXTRAS = [path for path in MODULES if path.relative_to(SOURCE).parts[0] not in NEED_THEIR_EXTRA]
+TESTS = Path(__file__).parent
 
 
 def normalised(name: str) -> str:
@@ -37,7 +39,7 @@ def normalised(name: str) -> str:
 
 
 def declared(requirements: list[str]) -> set[str]:
-    """The names of requirements; of those with extras of this package, what these declare."""
+    """Names of requirements; extras of this package are replaced by their own requirements."""
     names: set[str] = set()
     for requirement in requirements:
         parts = re.match(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?", requirement)
@@ -55,20 +57,22 @@ def distributions() -> dict[str, set[str]]:
     return {name: {normalised(each) for each in found} for name, found in packages_distributions().items()}
 
 
+def imported_modules(path: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, str]]:
+    """Each import statement of a file and the modules that it names."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node, node.module or ""
+
+
 def third_party_imports(path: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, str]]:
     """Each import statement of a file and the top-level package that it names."""
     own = set(sys.stdlib_module_names) | {"ofms", "tests"} | {each.stem for each in path.parent.glob("*.py")}
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        else:
-            continue
-        for name in names:
-            top = name.partition(".")[0]
-            if top not in own:
-                yield node, top
+    for node, name in imported_modules(path):
+        top = name.partition(".")[0]
+        if top not in own:
+            yield node, top
 
 
 def undeclared(path: Path, allowed: set[str]) -> list[str]:
@@ -84,11 +88,9 @@ def test_imports_are_declared(path: Path) -> None:
     assert undeclared(path, allowed) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", WITHOUT_EXTRAS, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_without_extras_modules_can_be_imported(path: Path) -> None:
-    """What an extra declares is imported where it is used, not at the top of a module."""
-    if path.relative_to(SOURCE).parts[0] in NEED_THEIR_EXTRA:
-        return
+    """Packages of an extra are imported where they are used, not at the top of a module."""
     always = declared(PROJECT["dependencies"])
     needed = {name for node, name in third_party_imports(path) if node.col_offset == 0}
     assert [name for name in sorted(needed) if not distributions().get(name, set()) & always] == []
@@ -100,3 +102,19 @@ def test_imports_around_the_package_are_declared(folder: str) -> None:
     allowed = declared(PROJECT["dependencies"]) | declared(extras["dev"]) | declared(extras["bench"])
     found = {str(path.relative_to(ROOT)): undeclared(path, allowed) for path in (ROOT / folder).rglob("*.py")}
     assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_no_helper_is_imported_from_a_test_module() -> None:
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in TESTS.rglob("test_*.py")}
+    assert len(names) > 50
+    found = []
+    for path in TESTS.rglob("*.py"):
+        for node, module in imported_modules(path):
+            members = [f"{module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            found += [f"{path.relative_to(ROOT)}: {name}" for name in (module, *members) if name in names]
+    assert found == []
+
+
+def test_every_package_has_a_folder_of_tests() -> None:
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert packages == {path.parent.name for path in TESTS.glob("*/__init__.py")}

@@ -1,4 +1,4 @@
-"""The user's own objects are imported only where their package is trusted, and fail in one line."""
+"""Objects of the user's own are imported only if their package is trusted; errors in them are one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_nothing_is_imported_without_trust(write_module: Writer, tmp_path: Path)
     assert not (tmp_path / "touched").exists()
 
 
-def test_what_a_trusted_module_imports_is_not_trusted_with_it(write_module: Writer) -> None:
+def test_trust_in_a_module_does_not_extend_to_its_imports(write_module: Writer) -> None:
     trust = write_module("importing_one", "from os import system\nfrom subprocess import Popen\n")
     for name, home in (("system", "(posix|nt)"), ("Popen", "subprocess")):
         with pytest.raises(InvalidInput, match=f"it would run code of {home}, which you have not trusted"):
@@ -47,7 +47,7 @@ def test_what_a_trusted_module_imports_is_not_trusted_with_it(write_module: Writ
         ("", "module failing_one has no 'make'"),
     ],
 )
-def test_code_that_fails_is_named_in_one_line(write_module: Writer, text: str, message: str) -> None:
+def test_an_error_in_own_code_is_reported_with_its_line(write_module: Writer, text: str, message: str) -> None:
     trust = write_module("failing_one", text)
     with pytest.raises(InvalidInput, match=message) as refusal:
         load_object("failing_one:make", field="dataset", trusted=trust)
@@ -55,7 +55,7 @@ def test_code_that_fails_is_named_in_one_line(write_module: Writer, text: str, m
 
 
 @pytest.mark.parametrize("reference", ["", "make", "a.b", ":make", "a:", "a..b:c", "a-b:c", "a:b.c", "a/b:c", "1a:b"])
-def test_any_other_syntax_is_refused(reference: str) -> None:
+def test_a_reference_of_another_form_is_refused(reference: str) -> None:
     with pytest.raises(InvalidInput, match=r"write it as package.module:name"):
         load_object(reference, field="policy", trusted=Trust(("a",)))
 
@@ -65,8 +65,8 @@ def test_a_missing_module_is_named() -> None:
         load_object("nowhere_to_be_found.deeper:make", field="policy", trusted=Trust(("nowhere_to_be_found",)))
 
 
-def test_trust_is_given_as_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes with the folders where packages are found now, so that a run is repeated from any other."""
+def test_trust_remembers_the_folders_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a run can be repeated from any other folder."""
     (tmp_path / "in_a_file.py").write_text("raise SystemExit\n")
     (tmp_path / "in_a_folder").mkdir()
     monkeypatch.setattr(sys, "path", ["", *sys.path])

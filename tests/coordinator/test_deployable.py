@@ -1,4 +1,4 @@
-"""Dictionaries that devices cannot compute with are refused by name before anything is deployed."""
+"""Dictionaries in another dtype than float32 are refused before they are deployed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ARCHITECTURES = {f"net{index}": ("mlp", {"inputs": 2, "hidden": [4], "outputs": 
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_another_type_than_float32_is_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_another_dtype_than_float32_is_refused(dtype: torch.dtype, tmp_path: Path) -> None:
     modules = {name: build_module(*each) for name, each in ARCHITECTURES.items()}
     modules["net2"] = modules["net2"].to(dtype)
     dictionary = ofms.Dictionary.from_modules(modules, task="regression", architectures=ARCHITECTURES)

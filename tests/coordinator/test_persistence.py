@@ -1,4 +1,4 @@
-"""Checkpoints, earlier dictionaries, counts and status of a server."""
+"""Checkpoints, history, counts and status of a server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fleet(tmp_path: Path) -> Iterator[DirectFleet]:
     made.close()
 
 
-def test_a_server_goes_on_from_its_checkpoint_as_if_nothing_had_happened(tmp_path: Path, fleet: DirectFleet) -> None:
+def test_a_restarted_server_continues_from_its_checkpoint(tmp_path: Path, fleet: DirectFleet) -> None:
     folder = make_fleet(tmp_path / "one")
     persistence = PersistentCoordinator(Deployment(folder))
     fleet.join(persistence)
@@ -47,7 +47,7 @@ def test_a_server_goes_on_from_its_checkpoint_as_if_nothing_had_happened(tmp_pat
             reopened.save()
         assert reopened.coordinator.exchange == exchange
         other.exchange(reopened)
-        # Another one opens the exchange and is gone before it is closed: nothing of it counts.
+        # The server opens the next exchange and ends before it closes it: nothing of it counts.
         reopened.coordinator.open(set(range(CLIENTS)))
         reopened.close()
     last = PersistentCoordinator(Deployment(again))
@@ -58,7 +58,7 @@ def test_a_server_goes_on_from_its_checkpoint_as_if_nothing_had_happened(tmp_pat
     last.close()
 
 
-def test_two_servers_never_share_a_checkpoint(tmp_path: Path) -> None:
+def test_two_servers_cannot_use_one_deployment(tmp_path: Path) -> None:
     folder = make_fleet(tmp_path / "fleet")
     persistence = PersistentCoordinator(Deployment(folder))
     with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
@@ -68,7 +68,7 @@ def test_two_servers_never_share_a_checkpoint(tmp_path: Path) -> None:
     PersistentCoordinator(Deployment(folder)).close()
 
 
-def test_a_checkpoint_of_something_else_or_a_damaged_one_is_refused(tmp_path: Path, fleet: DirectFleet) -> None:
+def test_a_damaged_checkpoint_or_one_of_another_configuration_is_refused(tmp_path: Path, fleet: DirectFleet) -> None:
     folder = make_fleet(tmp_path / "fleet")
     persistence = PersistentCoordinator(Deployment(folder))
     fleet.join(persistence)
@@ -119,7 +119,7 @@ def test_freeze_and_rollback(tmp_path: Path, fleet: DirectFleet) -> None:
         for model in device.holding:
             assert device._state.memory.versions[model] == versions[model]
             for name, tensor in device._state.held_models.tensors[model].items():
-                assert tensor.flatten().tolist() == seen[3][model][name], "devices got what was rolled back to"
+                assert tensor.flatten().tolist() == seen[3][model][name], "devices have the restored parameters"
     give_command(folder, Command("rollback", 0))
     persistence.run_commands()
     assert parameters(persistence) == seen[0]
@@ -129,10 +129,10 @@ def test_freeze_and_rollback(tmp_path: Path, fleet: DirectFleet) -> None:
         assert all((mine.tensors[name] == first.tensors[name]).all() for name in first.tensors)
     persistence.close()
     files = len(list((folder / STATE / "models").glob("*")))
-    assert files <= 6 * 3, "what no rollback can want is gone"
+    assert files <= 6 * 3, "versions that no rollback needs are removed"
 
 
-def test_status_says_what_went_over_the_wire(tmp_path: Path, fleet: DirectFleet) -> None:
+def test_status_counts_bytes_and_refusals(tmp_path: Path, fleet: DirectFleet) -> None:
     folder = make_fleet(tmp_path / "fleet")
     with pytest.raises(ofms.InvalidInput, match="has not run yet"):
         read_status(folder)
@@ -159,8 +159,8 @@ def test_status_says_what_went_over_the_wire(tmp_path: Path, fleet: DirectFleet)
     assert "stopped" in status_text(read_status(folder))
 
 
-def test_a_server_that_was_killed_while_it_wrote_does_not_take_what_it_left(tmp_path: Path, fleet: DirectFleet) -> None:
-    """Model files of an exchange that never counted have the names of those that will."""
+def test_files_of_an_unfinished_checkpoint_are_not_used(tmp_path: Path, fleet: DirectFleet) -> None:
+    """Model files of an exchange that never counted have the names of the next versions."""
     folder = make_fleet(tmp_path / "fleet")
     persistence = PersistentCoordinator(Deployment(folder))
     fleet.join(persistence)
@@ -178,7 +178,7 @@ def test_a_server_that_was_killed_while_it_wrote_does_not_take_what_it_left(tmp_
     again.close()
 
 
-def test_a_deployment_has_one_name_from_its_first_start_on(tmp_path: Path) -> None:
+def test_a_deployment_keeps_its_name_across_restarts(tmp_path: Path) -> None:
     folder = make_fleet(tmp_path / "fleet")
     persistence = PersistentCoordinator(Deployment(folder))
     persistence.save()
@@ -188,7 +188,7 @@ def test_a_deployment_has_one_name_from_its_first_start_on(tmp_path: Path) -> No
     again.close()
 
 
-def test_a_revoked_device_counts_no_more(tmp_path: Path, fleet: DirectFleet) -> None:
+def test_the_answer_of_a_revoked_device_does_not_count(tmp_path: Path, fleet: DirectFleet) -> None:
     folder = make_fleet(tmp_path / "fleet")
     persistence = PersistentCoordinator(Deployment(folder))
     fleet.join(persistence)
@@ -211,7 +211,7 @@ def test_a_revoked_device_counts_no_more(tmp_path: Path, fleet: DirectFleet) -> 
         ({"bandwidth": "150%", "deadline": 7, "largest_update": 2.0}, None),
     ],
 )
-def test_what_may_change_at_a_restart(
+def test_which_settings_may_change_at_a_restart(
     change: dict[str, Any], message: str | None, tmp_path: Path, fleet: DirectFleet
 ) -> None:
     folder = make_fleet(tmp_path / "fleet")
@@ -256,7 +256,7 @@ def test_a_revoked_device_keeps_its_number(tmp_path: Path) -> None:
         revoke_device(folder, "device-9")
 
 
-def test_devices_may_be_added_to_a_deployment_that_went_on_for_a_while(tmp_path: Path, fleet: DirectFleet) -> None:
+def test_devices_can_be_added_between_exchanges(tmp_path: Path, fleet: DirectFleet) -> None:
     folder = make_fleet(tmp_path / "fleet")
     persistence = PersistentCoordinator(Deployment(folder))
     fleet.join(persistence)
@@ -287,7 +287,7 @@ def test_devices_may_be_added_to_a_deployment_that_went_on_for_a_while(tmp_path:
         ({"settings": {"learning_rat": 1}}, "learning_rat"),
     ],
 )
-def test_a_server_file_that_makes_no_sense_is_one_line(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_an_invalid_server_file_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     folder = make_fleet(tmp_path / "fleet")
     values = without_nothing(msgspec.to_builtins(Deployment(folder).config)) | change
     (folder / SERVER).write_text(tomli_w.dumps(values))

@@ -1,4 +1,4 @@
-"""Draws belong to (seed, purpose, exchange, client) and to nothing else."""
+"""Draws depend on seed, purpose, exchange and client alone."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def test_a_device_and_a_simulation_get_the_same_number(
 
 
 @given(seeds, st.integers(1, 300), st.integers(1, 300))
-def test_another_client_changes_nobody_elses_draws(seed: int, few: int, more: int) -> None:
+def test_more_clients_do_not_change_the_draws_of_others(seed: int, few: int, more: int) -> None:
     draws = Draws(seed, 0)
     larger = draws.uniform(Purpose.MODEL, np.arange(few + more))
     assert draws.uniform(Purpose.MODEL, np.arange(few)).tolist() == larger[:few].tolist()
 
 
-def test_the_layout_is_the_one_that_the_format_fixes() -> None:
+def test_draws_come_from_philox_with_the_documented_key_and_counter() -> None:
     counter = np.array([0, 0, 5, 0], dtype=np.uint64)
     philox = np.random.Philox(key=np.array([42, Purpose.CLUSTER], dtype=np.uint64), counter=counter)
     expected = np.random.Generator(philox).random(10)
     assert Draws(42, 5).uniform(Purpose.CLUSTER, np.arange(10)).tolist() == expected.tolist()
 
 
-def test_purposes_exchanges_and_seeds_have_streams_of_their_own() -> None:
+def test_purposes_exchanges_and_seeds_have_different_draws() -> None:
     rows = [
         Draws(seed, exchange).uniform(purpose, np.arange(8)).tolist()
         for seed in (0, 1)

@@ -1,4 +1,4 @@
-"""Messages survive being taken apart and put together."""
+"""Messages as arrays, and messages of single clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from ofms.core.messages import Grants, Reports, Requests
 
 
-def test_messages_of_clients_stack_into_one_and_come_apart_again() -> None:
+def test_messages_are_split_by_client_and_stacked_again() -> None:
     random = np.random.default_rng(0)
     flags = random.random((4, 3)) < 0.5
     whole = Grants(7, np.arange(4), flags, ~flags, None, flags[:, 0], 2, np.array([1, 0, 3]))

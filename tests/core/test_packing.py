@@ -21,7 +21,7 @@ from ofms.core.packing.first_fit import _place_by_size, _place_one_by_one
 
 
 def plain_first_fit_decreasing(sizes: list[int], capacity: int) -> list[int]:
-    """The textbook, one item at a time."""
+    """The textbook algorithm, one item at a time."""
     bins: list[int] = []
     where = [0] * len(sizes)
     for item in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
@@ -87,7 +87,7 @@ def test_first_fit_decreasing_equals_the_plain_algorithm_for_many_items(distinct
         )
 
 
-def test_an_item_that_fits_nowhere_is_refused() -> None:
+def test_an_item_larger_than_the_capacity_is_refused() -> None:
     with pytest.raises(ValueError, match=r"sizes must lie in \[0, 5\]"):
         first_fit_decreasing(np.array([3, 6]), 5)
 
@@ -107,7 +107,7 @@ def test_the_fewest_bins_are_exact_and_first_fit_decreasing_keeps_its_guarantee(
 
 
 @given(small_items)
-def test_bounds_stay_honest_when_the_search_is_cut_short(case: tuple[list[int], int]) -> None:
+def test_bounds_hold_when_the_search_is_cut_short(case: tuple[list[int], int]) -> None:
     sizes, capacity = case
     count = fewest_bins(np.array(sizes), capacity, effort=1)
     assert count.lower <= brute_force_count(sizes, capacity) <= count.upper
@@ -132,7 +132,7 @@ def test_clusters_partition_the_other_models_and_fit(case: tuple[list[int], int]
 
 
 @given(dictionaries)
-def test_clusters_number_at_most_what_the_proof_needs(case: tuple[list[int], int]) -> None:
+def test_the_number_of_clusters_satisfies_the_proof(case: tuple[list[int], int]) -> None:
     costs, budget = np.array(case[0]), case[1]
     clusters = partition_models(costs, np.array([budget])).clusters[0]
     mu = fewest_clusters(costs, budget)
@@ -163,7 +163,7 @@ def test_mu_is_exact_for_twenty_models_of_any_sizes(costs: list[int], budget: in
     assert fewest_clusters(np.array(costs), budget * max(costs)).exact
 
 
-def test_many_models_of_different_sizes_get_honest_bounds_in_bounded_time() -> None:
+def test_bounds_hold_for_many_models_of_different_sizes() -> None:
     costs = np.random.default_rng(0).integers(100_000, 1_000_000, size=300)
     for budget in (2, 3, 5):
         count = fewest_clusters(costs, budget * int(costs.max()), effort=20_000)
@@ -177,7 +177,7 @@ def test_a_larger_capacity_may_need_more_bins() -> None:
 
 
 @given(dictionaries)
-def test_the_largest_upload_is_that_of_some_set_that_can_be_drawn(case: tuple[list[int], int]) -> None:
+def test_the_largest_upload_is_that_of_a_set_that_can_be_drawn(case: tuple[list[int], int]) -> None:
     costs, budget = np.array(case[0]), case[1]
     uploads = costs[::-1].copy()
     table = partition_models(costs, np.array([budget]))

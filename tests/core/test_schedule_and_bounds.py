@@ -1,4 +1,4 @@
-"""Windows, bounds and rates against hand-worked values."""
+"""Windows, bounds and rates against values computed by hand."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def test_the_tuned_fine_tuning_rate_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize("value", ["fast", "10/sqrt(N)", -1, float("nan"), "-3/sqrt(T)", "inf"])
-def test_a_rate_that_makes_no_sense_is_refused(value: float | str) -> None:
+def test_an_invalid_rate_is_refused(value: float | str) -> None:
     with pytest.raises(InvalidInput, match="learning_rate"):
         resolve_rate("learning_rate", value, rounds=200, tuned=0.1)

@@ -1,4 +1,4 @@
-"""Selection: probabilities, and estimates that are unbiased by enumeration of all draws."""
+"""Selection: probabilities, and unbiased estimates by enumeration of all draws."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from hypothesis.extra.numpy import arrays
 
 from ofms.core import selection
 from ofms.core.packing import PartitionTable, fewest_clusters, partition_models, smallest_budget
-from ofms.core.typing import Floats
+from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import draw_group, most_groups, upload_needs
+
+Case = tuple[Integers, PartitionTable, Floats, Floats]
 
 
 @st.composite
-def fleets(draw: st.DrawFn, models: int = 6, clients: int = 3) -> tuple[np.ndarray, PartitionTable, Floats, Floats]:
+def fleets(draw: st.DrawFn, models: int = 6, clients: int = 3) -> Case:
     """Costs, the partitions of clients with different budgets, their cumulative losses and learning rates."""
     costs = np.array(draw(st.lists(st.integers(1, 20), min_size=2, max_size=models)))
     least = smallest_budget(costs)
@@ -28,7 +30,7 @@ def fleets(draw: st.DrawFn, models: int = 6, clients: int = 3) -> tuple[np.ndarr
     return costs, partition_models(costs, budgets), cumulative, rates
 
 
-def all_draws(table: PartitionTable, client: int, pmf: Floats) -> list[tuple[float, np.ndarray]]:
+def all_draws(table: PartitionTable, client: int, pmf: Floats) -> list[tuple[float, Flags]]:
     """Every (probability, held set) that a client can draw."""
     kind = table.kind[client]
     only = PartitionTable(table.kind[client : client + 1], table.budgets, table.cluster, table.clusters)
@@ -43,7 +45,7 @@ def all_draws(table: PartitionTable, client: int, pmf: Floats) -> list[tuple[flo
 
 @given(fleets())
 def test_probabilities_sum_to_one_and_inclusion_keeps_its_lower_bounds(
-    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats],
+    fleet: Case,
 ) -> None:
     costs, table, cumulative, rates = fleet
     pmf = selection.probabilities(cumulative, rates)
@@ -60,9 +62,7 @@ def test_probabilities_sum_to_one_and_inclusion_keeps_its_lower_bounds(
 
 
 @given(fleets(), st.data())
-def test_inclusion_and_loss_estimates_are_exact_over_all_draws(
-    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats], data: st.DataObject
-) -> None:
+def test_inclusion_and_loss_estimates_are_exact_over_all_draws(fleet: Case, data: st.DataObject) -> None:
     costs, table, cumulative, rates = fleet
     pmf = selection.probabilities(cumulative, rates)
     inclusion = selection.inclusion_probabilities(pmf, table.clusters[table.kind])
@@ -86,12 +86,10 @@ def test_inclusion_and_loss_estimates_are_exact_over_all_draws(
 
 
 @given(fleets(models=4, clients=3), st.integers(0, 30))
-def test_gradient_weights_are_exact_over_all_draws_though_the_number_of_groups_varies(
-    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats], extra: int
-) -> None:
-    """E[update_weight] = 1 for every client and model, whatever the bandwidth makes of the groups (32apa).
+def test_gradient_weights_are_exact_over_all_draws_though_the_number_of_groups_varies(fleet: Case, extra: int) -> None:
+    """E[update_weight] = 1 for every client and model, whatever the number of groups (32apa).
 
-    And E[pull²] is at most the largest α over q (32apb).
+    And E[update_weight²] is at most the largest α over q (32apb).
     """
     costs, table, cumulative, rates = fleet
     pmf = selection.probabilities(cumulative, rates)
@@ -126,9 +124,7 @@ def test_no_group_needs_more_than_the_bandwidth(needs: list[int], bandwidth: int
 
 
 @given(fleets(), st.floats(0, 1, exclude_max=True))
-def test_no_draw_picks_a_model_of_probability_zero(
-    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats], uniform: float
-) -> None:
+def test_no_draw_picks_a_model_of_probability_zero(fleet: Case, uniform: float) -> None:
     _, _, cumulative, rates = fleet
     pmf = selection.probabilities(cumulative, rates)
     chosen = selection.draw_model(pmf, np.full(pmf.shape[0], uniform))
@@ -139,7 +135,7 @@ def test_no_draw_picks_a_model_of_probability_zero(
 
 @given(fleets())
 def test_a_clients_numbers_do_not_depend_on_the_others(
-    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats],
+    fleet: Case,
 ) -> None:
     _, table, cumulative, rates = fleet
     together = selection.probabilities(cumulative, rates)
@@ -153,9 +149,7 @@ def test_a_clients_numbers_do_not_depend_on_the_others(
 
 
 @given(fleets(), st.integers(1, 4), st.integers(0, 2**32))
-def test_clients_in_blocks_draw_as_they_do_at_once(
-    fleet: tuple[np.ndarray, PartitionTable, Floats, Floats], block: int, seed: int
-) -> None:
+def test_clients_drawn_in_blocks_get_the_same_sets(fleet: Case, block: int, seed: int) -> None:
     _, table, cumulative, rates = fleet
     random = np.random.default_rng(seed)
     uniform = random.random((2, rates.size))
@@ -173,7 +167,7 @@ def test_clients_in_blocks_draw_as_they_do_at_once(
 
 
 def run_extreme_rounds(rounds: int, start: Floats) -> None:
-    """Rounds of losses of a million each, on the real chain of functions."""
+    """Rounds with losses of 0 or a million, through all steps of a selection."""
     table = partition_models(np.array([3, 2, 2, 1]), np.array([5, 6]))
     clusters = table.clusters[table.kind]
     random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""What clients see."""
+"""Digits, Air, and streams in general."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ofms.core.errors import InvalidInput
+from ofms.core.typing import AnyArray
 from ofms.data import air, load_dataset
 from ofms.data.folder import VerifiedFiles, md5_of
 from ofms.data.stream import Stream
@@ -16,7 +17,7 @@ HEADER = "No,year,month,day,hour,PM2.5,PM10,SO2,NO2,CO,O3,TEMP,PRES,DEWP,RAIN,wd
 SITES = ("Aotizhongxin", "Changping", "Dongsi", "Dingling")
 
 
-def test_digits_clients_see_mostly_a_digit_of_their_own() -> None:
+def test_most_samples_of_a_digits_client_are_of_one_class() -> None:
     stream = load_dataset("digits").stream(clients=12, rounds=200, seed=0)
     assert stream.x.shape == (12, 200, 64)
     for client in range(12):
@@ -27,7 +28,7 @@ def test_digits_clients_see_mostly_a_digit_of_their_own() -> None:
     assert stream.x.max() <= 1
 
 
-def test_digits_clients_never_see_what_models_were_trained_on() -> None:
+def test_digits_streams_and_training_sets_are_disjoint() -> None:
     digits = load_dataset("digits")
     stream = digits.stream(clients=20, rounds=400, seed=1)
     seen = {row.tobytes() for row in stream.x.reshape(-1, 64)}
@@ -43,7 +44,7 @@ def test_training_sets_are_biased_towards_their_class() -> None:
     assert set(np.delete(counts, 3)) == {4}
 
 
-def test_another_client_leaves_the_streams_of_the_others_alone() -> None:
+def test_more_clients_do_not_change_the_streams_of_others() -> None:
     digits = load_dataset("digits")
     few, more = (digits.stream(clients=clients, rounds=30, seed=4) for clients in (3, 8))
     assert (few.x == more.x[:3]).all()
@@ -51,7 +52,7 @@ def test_another_client_leaves_the_streams_of_the_others_alone() -> None:
 
 @pytest.fixture
 def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Small files in the format of the real ones, and published; every third row lacks a value."""
+    """Small files in the real format, taken as the published ones; every third row lacks a value."""
     monkeypatch.setenv("OFMS_DATA", str(tmp_path))
     folder, published = tmp_path / "air", {}
     folder.mkdir()
@@ -77,7 +78,7 @@ def test_air_is_prepared_as_in_the_papers_experiments() -> None:
     complete = [row for row in range(30) if row % 3 != 2]
     assert stream.y[0] == pytest.approx(np.array(complete[:5]) / 38)
     assert stream.y[3] == pytest.approx((10 + np.array(complete[5:10])) / 38)
-    # Wind by order of first appearance in the complete rows: NW, N (SE only stands in rows that are dropped).
+    # Wind by order of first appearance in the complete rows: NW, N (SE is in dropped rows only).
     raw = np.array([3, 0, 5, 1, 2, 3, 300, 7, 8, 1000, 10, 0, 0, 1.5])
     norm = np.linalg.norm(np.array([3, 28, 5, 1, 2, 3, 300, 7, 8, 1000, 10, 0, 0, 1.5]))
     assert stream.x[0, 0] == pytest.approx(raw / np.linalg.norm(raw) * np.linalg.norm(raw) / norm, rel=1e-3)
@@ -88,7 +89,7 @@ def test_air_is_prepared_as_in_the_papers_experiments() -> None:
 
 @pytest.mark.parametrize("damage", ["another column", "a column moved", "half", "no rows", "missing"])
 @pytest.mark.parametrize("site", ["Aotizhongxin", "Dongsi"])
-def test_a_changed_file_is_refused_before_anything_is_made_of_it(sites: Path, damage: str, site: str) -> None:
+def test_a_changed_file_is_refused(sites: Path, damage: str, site: str) -> None:
     path = sites / f"PRSA_Data_{site}_20130301-20170228.csv"
     text = path.read_text()
     changed = {
@@ -116,7 +117,7 @@ def test_more_rounds_than_there_are_rows_are_refused() -> None:
         load_dataset("air").stream(clients=2, rounds=21, seed=0)
 
 
-def test_the_real_air_is_whole(data_folder: Path) -> None:
+def test_the_real_air_data_are_complete(data_folder: Path) -> None:
     assert "4 sites" in load_dataset("air").check()
     stream = load_dataset("air").stream(clients=100, rounds=200, seed=0)
     assert stream.x.shape == (100, 200, 14)
@@ -137,6 +138,6 @@ def test_the_real_air_is_whole(data_folder: Path) -> None:
         (np.zeros((2, 3, 1)), np.zeros((2, 4)), "inputs are"),
     ],
 )
-def test_a_broken_stream_is_refused(x: np.ndarray, y: np.ndarray, message: str) -> None:
+def test_a_broken_stream_is_refused(x: AnyArray, y: AnyArray, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Stream(x.astype(np.float32), y, "regression").require_sound()

@@ -1,4 +1,4 @@
-"""Downloading from a real local host: complete and verified, or nothing."""
+"""Downloads from a local server: complete and verified, or nothing."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_connections() -> set[int]:
-    """The ids of this process's client sockets that are not really closed."""
-    # By type: asking some objects what class they are of makes them do things.
+    """Ids of the TCP sockets of this process that are still open."""
+    # By type(): `isinstance` runs code of lazy objects.
     sockets = [each for each in gc.get_objects() if issubclass(type(each), socket.socket)]
     return {id(each) for each in sockets if each.fileno() != -1 and each.proto == socket.IPPROTO_TCP}
 
@@ -134,7 +134,7 @@ def test_an_incomplete_archive_is_refused_in_one_line(
     assert len(str(refusal.value).splitlines()) == 1
     assert str(tmp_path / "cache" / "ofms" / "downloads") not in str(refusal.value), "no temporary path is shown"
     assert not files_in(tmp_path / "cache"), "nothing half-written"
-    assert open_connections() <= before, "nothing is left to the garbage collector"
+    assert open_connections() <= before, "no connection is left open"
 
 
 def test_a_damaged_archive_inside_an_archive_is_refused(
@@ -147,12 +147,12 @@ def test_a_damaged_archive_inside_an_archive_is_refused(
     assert not files_in(tmp_path / "cache")
 
 
-def test_a_host_that_is_not_there_is_named() -> None:
+def test_an_unreachable_host_is_named() -> None:
     with pytest.raises(InvalidInput, match=r"127\.0\.0\.1:9/file\.gz: it cannot be fetched .* by hand"):
         Archive("http://127.0.0.1:9/file.gz").fetch()
 
 
-def test_files_are_written_only_when_all_of_them_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_written_only_if_all_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFMS_DATA", str(tmp_path))
     files = VerifiedFiles("data", {"a": md5_of(b"one"), "b": md5_of(b"two")})
 
@@ -171,9 +171,7 @@ def test_files_are_written_only_when_all_of_them_are_right(tmp_path: Path, monke
     assert files.read("b") == b"two"
 
 
-def test_mnist_is_refused_from_a_host_that_sends_something_else(
-    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mnist_with_other_content_is_refused(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFMS_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(mnist, "_HOST", f"{host}/")
     monkeypatch.setitem(ARCHIVES, "/train-images-idx3-ubyte.gz", gzip.compress(CONTENT))
@@ -182,7 +180,7 @@ def test_mnist_is_refused_from_a_host_that_sends_something_else(
     assert not (tmp_path / "data").exists()
 
 
-def test_mnist_comes_through_gzip(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mnist_is_downloaded_and_unpacked(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFMS_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(mnist, "_HOST", f"{host}/")
     names = list(mnist._FILES.md5)

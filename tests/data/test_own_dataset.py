@@ -59,7 +59,7 @@ def net(width):
 """
 
 
-def test_an_experiment_names_a_dataset_of_ones_own(tmp_path: Path, write_module: Callable[[str, str], Trust]) -> None:
+def test_an_experiment_can_name_an_own_dataset(tmp_path: Path, write_module: Callable[[str, str], Trust]) -> None:
     trust = write_module("pump_data", MODULE) | write_module("pump_nets", NETWORKS)
     path = tmp_path / "mine.toml"
     path.write_text(EXPERIMENT)
@@ -73,7 +73,7 @@ def test_an_experiment_names_a_dataset_of_ones_own(tmp_path: Path, write_module:
     assert again.score.tolist() == result.score.tolist()
 
 
-def test_what_is_no_dataset_is_refused(write_module: Callable[[str, str], Trust]) -> None:
+def test_an_object_that_is_not_a_dataset_is_refused(write_module: Callable[[str, str], Trust]) -> None:
     trust = write_module("pump_data", MODULE)
     with pytest.raises(InvalidInput, match="dataset = pump_data:unfinished: it has no name, task, fetch"):
         load_dataset("pump_data:unfinished", trust)

@@ -1,4 +1,4 @@
-"""Wave farms: the real files' format, and the synthetic ones."""
+"""Wave farms: files in the real format, and synthetic ones."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_damaged_files_are_refused_in_one_line(folder: Path, damage: str, messag
         columns_here()
 
 
-def test_files_of_another_form_are_fetched_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_files_are_fetched_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / "Perth_Data.csv").write_text("1,2,3\n")
     archives = [b"<html>busy</html>", _zip({"data.zip": _zip(whole)})]
@@ -95,10 +95,10 @@ def test_files_of_another_form_are_fetched_again(folder: Path, monkeypatch: pyte
     load_dataset("wec").fetch()
     assert (folder / "Perth_Data.csv").read_bytes() == whole["Perth_Data.csv"]
     load_dataset("wec").fetch()
-    assert not archives, "what is whole is not fetched again"
+    assert not archives, "complete files are not fetched again"
 
 
-def test_synthetic_farms_stand_in_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_synthetic_farms_are_used_without_the_real_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFMS_DATA", str(tmp_path))
     assert columns_here() == ["cifar10", "mnist", "air", "wec-synthetic"]
 
@@ -111,18 +111,18 @@ def _zip(files: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def test_synthetic_farms_keep_the_format() -> None:
+def test_synthetic_farms_have_the_real_format() -> None:
     table = make_table("Perth", 900)
     assert table.shape == (900, 49)
     assert table[:, :32].min() >= 0
     assert table[:, :32].max() <= 566
     assert table[:, 32:48].min() > 0
     assert table[:, 48] == pytest.approx(table[:, 32:48].sum(axis=1))
-    assert (make_table("Perth", 100) == table[:100]).all(), "more rows begin with the same ones"
+    assert (make_table("Perth", 100) == table[:100]).all(), "a longer table begins with the same rows"
     assert np.abs(np.diff(table[:400, :32], axis=0)).max() < 10, "layouts move slowly"
 
 
-def test_synthetic_farms_say_that_they_are() -> None:
+def test_synthetic_farms_are_named_as_such() -> None:
     dataset = load_dataset("wec-synthetic")
     dataset.fetch()
     assert "SYNTHETIC" in dataset.summary

@@ -1,4 +1,4 @@
-"""Pictures say what is in them, where nothing lies on it."""
+"""Legends of charts, and files that do not depend on the time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_bounds_and_bands_are_explained_in_the_legend() -> None:
     assert not both.texts, "nothing is written on curves and axes"
 
 
-def test_the_same_curves_make_the_same_whole_file(tmp_path: Path) -> None:
+def test_the_same_curves_give_the_same_file(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.svg", "b.svg", "c.png")]
     for path in paths:
         draw_curves([("", [Curve("plain", VALUES)])], [path], ylabel="regret")

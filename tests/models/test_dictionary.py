@@ -1,4 +1,4 @@
-"""The dictionary's folder: written and read back, and refused when anything about it is wrong."""
+"""The folder of a dictionary: written, read, and refused if it is faulty."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_own_networks_without_an_architecture_cannot_be_written(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_with_something_in_it_is_not_overwritten(folder: Path) -> None:
+def test_a_folder_that_is_not_empty_is_not_overwritten(folder: Path) -> None:
     with pytest.raises(InvalidInput, match="something is there already"):
         small().write(folder)
 
@@ -180,10 +180,10 @@ def test_a_folder_without_a_dictionary_is_refused(tmp_path: Path) -> None:
         Dictionary.read(tmp_path)
 
 
-def test_networks_of_packages_that_nobody_trusts_are_never_imported(
+def test_factories_of_untrusted_packages_are_never_imported(
     folder: Path, write_module: Callable[[str, str], Trust]
 ) -> None:
-    """A dictionary from anywhere may name any function: the zoo and trusted packages alone are used."""
+    """A dictionary may name any function; only the zoo and trusted packages are used."""
     touched = folder.parent / "touched"
     edit(folder, architecture="os:system", options={"command": f"touch {touched}"})
     with pytest.raises(InvalidInput, match=r"architecture = os:system: .*--trust os"):

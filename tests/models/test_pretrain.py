@@ -1,4 +1,4 @@
-"""Pre-training learns, and does not depend on the number of workers."""
+"""Pre-training: convergence, determinism, continuation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def recipes(rate: float = 0.05) -> list[Recipe]:
     return [plain[0], replace(plain[1], initialisation="glorot-normal")]
 
 
-def test_models_learn_their_own_target_whatever_the_number_of_workers() -> None:
+def test_models_learn_their_target_with_any_number_of_workers() -> None:
     dictionaries = [
         pretrain(recipes(), task="regression", seed=3, workers=workers, progress=False) for workers in (1, 2)
     ]
@@ -38,7 +38,7 @@ def test_models_learn_their_own_target_whatever_the_number_of_workers() -> None:
             assert float((model.module(x)[:, 0] - x[:, index]).square().mean()) < 0.02
 
 
-def test_dropout_and_a_last_batch_of_one_train_alike_whatever_the_number_of_workers() -> None:
+def test_dropout_and_a_last_batch_of_one_do_not_depend_on_the_number_of_workers() -> None:
     random = np.random.default_rng(0)
     x, y = random.random((33, 1, 8, 8)).astype(np.float32), random.integers(0, 3, 33)
     options = {"image": [1, 8, 8], "blocks": [[4]], "dense": 6, "classes": 3, "batch_norm": True, "dropout": [0.3, 0.3]}
@@ -55,17 +55,17 @@ def test_seeds_give_different_models() -> None:
     assert len(revisions) == 2
 
 
-def test_training_that_diverges_says_so() -> None:
+def test_diverging_training_is_reported() -> None:
     with pytest.raises(NotFinite, match=r"pre-training net0: .* lower the rate"):
         pretrain(recipes(rate=1e6), task="regression", progress=False)
 
 
-def test_nothing_to_train_is_refused() -> None:
+def test_an_empty_list_of_recipes_is_refused() -> None:
     with pytest.raises(InvalidInput, match="recipes"):
         pretrain([], task="regression")
 
 
-def test_pretraining_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_pretraining_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, keep = recipes(), tmp_path / "keep"
     with pytest.raises(NotFinite):
         pretrain([good[0], replace(good[1], rate=1e6)], task="regression", seed=3, workers=1, progress=False, keep=keep)
@@ -79,12 +79,12 @@ def test_pretraining_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(pretrain_module, "train", recorded)
     resumed = pretrain(good, task="regression", seed=3, workers=2, progress=False, keep=keep)
-    assert trained == ["net1"], "what was done is not done again"
+    assert trained == ["net1"], "a trained network is not trained again"
     assert resumed.revision() == pretrain(good, task="regression", seed=3, progress=False).revision()
 
     trained.clear()
     pretrain([replace(good[0], epochs=2), good[1]], task="regression", seed=3, progress=False, keep=keep)
-    assert trained == ["net0"], "what is made in another way is made anew"
+    assert trained == ["net0"], "a network with another recipe is trained again"
     (keep / "net1.safetensors").write_bytes(b"damaged")
     trained.clear()
     pretrain(good, task="regression", seed=3, progress=False, keep=keep)

@@ -1,4 +1,4 @@
-"""Architectures come out at the sizes of the paper's networks."""
+"""Architectures of the zoo, and factories of the user's own."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_architecture_that_cannot_be_built_is_refused(
         build_module(architecture, options, Trust(("no", "ofms", "collections")))
 
 
-def test_a_factory_of_ones_own_is_called() -> None:
+def test_an_own_factory_is_called() -> None:
     options = {"in_features": 2, "out_features": 1}
     assert isinstance(build_module("torch.nn:Linear", options, Trust(("torch",))), torch.nn.Linear)
 

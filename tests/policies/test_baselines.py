@@ -1,4 +1,4 @@
-"""The baselines against values worked out by hand, and against enumeration."""
+"""The baselines against values computed by hand and against enumeration."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_random_subsets_are_uniform_over_those_that_fit() -> None:
     assert np.abs(counts - 5000).max() < 5 * np.sqrt(30_000 * 5 / 36)
 
 
-def test_non_fed_oms_keeps_its_subset_and_downloads_it_once() -> None:
+def test_non_fed_oms_downloads_its_subset_once() -> None:
     fleet = fleet_of([2, 2, 2, 2], [4, 6], rounds=4)
     policy = policy_of("non-fed-oms", fleet)
     clients, servers = open_sessions(policy, fleet)
@@ -95,7 +95,7 @@ def test_non_fed_oms_keeps_its_subset_and_downloads_it_once() -> None:
     assert plan.held.sum(axis=1).tolist() == [2, 3]
 
 
-def test_rms_ft_weighs_gradients_as_it_is_told() -> None:
+def test_rms_ft_weights_gradients_by_its_setting() -> None:
     fleet = fleet_of([1, 1, 1, 1], [2, 2], bandwidth=2)
     for weight, expected in (("one", 2.0), ("inverse", 4.0)):
         policy = policy_of("rms-ft", fleet, gradient_weight=weight, server_step="N")
@@ -109,7 +109,7 @@ def test_rms_ft_weighs_gradients_as_it_is_told() -> None:
         policy_of("rms-ft", fleet, gradient_weight="twice")
 
 
-def test_b_fed_omft_gives_all_clients_the_subset_of_the_smallest() -> None:
+def test_b_fed_omft_gives_all_clients_a_subset_that_fits_the_smallest_budget() -> None:
     fleet = fleet_of([2, 2, 2, 2, 2], [4, 10, 6])
     _, grants, plan, _, step = first_exchange(policy_of("b-fed-omft", fleet), fleet, np.full((3, 5), 0.5))
     assert (grants.held == grants.held[0]).all()
@@ -130,12 +130,12 @@ def test_b_fed_omft_gives_all_clients_the_subset_of_the_smallest() -> None:
         ([7], "model = 7"),
     ],
 )
-def test_subsets_that_make_no_sense_are_refused(name: str, subset: object, message: str) -> None:
+def test_an_invalid_subset_is_refused(name: str, subset: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         policy_of(name, fleet_of([2, 2, 2, 2], [4, 10]), subset=subset)
 
 
-def test_budgeted_experts_hold_the_bin_of_what_they_drew() -> None:
+def test_budgeted_experts_hold_the_bin_of_the_drawn_model() -> None:
     """Bins of [3, 2, 1] and [2]; q is the sum of a bin's probabilities, and an observed loss is divided by it."""
     fleet = fleet_of([3, 2, 2, 1], [6])
     policy = policy_of("budgeted-experts", fleet)
@@ -153,7 +153,7 @@ def test_budgeted_experts_hold_the_bin_of_what_they_drew() -> None:
         policy_of("budgeted-experts", fleet, prediction="all")
 
 
-def test_budgeted_experts_may_predict_with_the_mean_of_a_bin() -> None:
+def test_budgeted_experts_can_predict_with_the_mean_of_a_bin() -> None:
     fleet = fleet_of([3, 2, 2, 1], [6])
     policy = policy_of("budgeted-experts", fleet, prediction="mean", learning_rate=1.0)
     clients, _ = open_sessions(policy, fleet)
@@ -163,7 +163,7 @@ def test_budgeted_experts_may_predict_with_the_mean_of_a_bin() -> None:
     learnt = replace(state.policy, cumulative_losses=np.array([[0.0, 1.0, 2.0, 3.0]]))
     state = replace(state, policy=learnt)
     weights = np.exp(-np.array([0.0, 1.0, 2.0, 3.0]))
-    votes, seeds = np.zeros(4), 400
+    mean, seeds = np.zeros(4), 400
     for seed in range(seeds):
         drawn, requests = clients.request(state, Draws(seed, 0))
         held = requests.wanted
@@ -173,8 +173,8 @@ def test_budgeted_experts_may_predict_with_the_mean_of_a_bin() -> None:
         assert prediction_weights[held[0]].tolist() == pytest.approx(
             (weights[held[0]] / weights[held[0]].sum()).tolist()
         )
-        votes += prediction_weights / seeds
-    assert votes.tolist() == pytest.approx((weights / weights.sum()).tolist(), abs=0.05)
+        mean += prediction_weights / seeds
+    assert mean.tolist() == pytest.approx((weights / weights.sum()).tolist(), abs=0.05)
 
 
 @given(
@@ -182,10 +182,10 @@ def test_budgeted_experts_may_predict_with_the_mean_of_a_bin() -> None:
     losses=st.lists(st.floats(0, 30), min_size=12, max_size=12),
     room=st.integers(0, 30),
 )
-def test_what_budgeted_experts_divide_by_sums_to_the_number_of_bins(
+def test_probabilities_over_bin_probabilities_sum_to_the_number_of_bins(
     costs: list[int], losses: list[float], room: int
 ) -> None:
-    """Σ_k p_k/q_k = R, which is what their regret rests on; every bin fits the budget."""
+    """Σ_k p_k/q_k = R, on which the regret of budgeted experts depends; every bin fits the budget."""
     catalogue = fleet_of(costs, [100]).catalogue
     budget = np.array([max(costs) + room])
     place, bins = pack_bins(catalogue, budget)
@@ -195,7 +195,7 @@ def test_what_budgeted_experts_divide_by_sums_to_the_number_of_bins(
     assert (pmf / bin_probabilities(pmf, place, int(bins[0]))).sum() == pytest.approx(bins[0])
 
 
-def test_upload_groups_set_who_uploads_whatever_the_bandwidth() -> None:
+def test_upload_groups_override_the_bandwidth() -> None:
     fleet = fleet_of([2, 2], [4] * 6, bandwidth=4)
     for groups, uploading in ((1, 6), (2, 3), (None, 2)):
         policy = policy_of("fed-omd", fleet, upload_groups=groups)

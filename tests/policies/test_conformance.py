@@ -1,4 +1,4 @@
-"""What every policy promises, whatever it does."""
+"""The contract that every policy keeps."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Grants, Plan, Reports, Requests
 from ofms.core.states import flatten, unflatten
+from ofms.core.typing import Floats
 from ofms.policies import MODULES
 from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.parametrize("name", list(MODULES))
 
 
 def as_plain(state: Any) -> dict[str, Any]:
-    """A state as plain values, so that it can be compared."""
+    """A state as plain values that can be compared."""
     values: dict[str, Any] = {}
     for field in fields(state):
         value = getattr(state, field.name)
@@ -50,14 +51,14 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 
 def new_states(policy: Policy, fleet: Fleet) -> tuple[Any, Any]:
-    """Both halves before the first exchange."""
+    """States of both halves before the first exchange."""
     clients, servers = open_sessions(policy, fleet)
     client = clients.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
     return client, servers.open()
 
 
 def planned(policy: Policy, fleet: Fleet, client: Any, server: Any, draws: Draws) -> tuple[Any, Any, Requests, Plan]:
-    """Both halves once clients have their plan, with what they had asked for."""
+    """States of both halves once clients have their plan, with their requests."""
     clients, servers = open_sessions(policy, fleet)
     client, requests = clients.request(client, draws)
     server, grants = servers.grant(server, requests, draws)
@@ -65,8 +66,10 @@ def planned(policy: Policy, fleet: Fleet, client: Any, server: Any, draws: Draws
     return client, server, requests, plan
 
 
-def play(policy: Policy, fleet: Fleet, seed: int, losses: np.ndarray) -> list[tuple[Requests, Grants, Any, Reports]]:
-    """All exchanges, with the given [exchanges, N, K] losses; states must be left as they were."""
+def run_exchanges(
+    policy: Policy, fleet: Fleet, seed: int, losses: Floats
+) -> list[tuple[Requests, Grants, Any, Reports]]:
+    """Run all exchanges with [exchanges, N, K] losses; the states passed in must not change."""
     clients, servers = open_sessions(policy, fleet)
     client, server = new_states(policy, fleet)
     history = []
@@ -97,16 +100,18 @@ def test_every_exchange_keeps_the_contract(name: str, fleet: Fleet, seed: int, s
     copies = policy.local.copies if policy.local else 1
     holding = np.full(shape[1:], -1)
     version = fleet.catalogue.version
-    for requests, grants, plan, reports in play(policy, fleet, seed, losses):
+    for requests, grants, plan, reports in run_exchanges(policy, fleet, seed, losses):
         traffic = count_bytes(fleet.catalogue, grants, reports, copies)
         assert (traffic.held <= fleet.budgets).all(), "the budget is never exceeded"
         assert traffic.up.sum() <= fleet.bandwidth + (8 * shape[1] if reports.losses is not None else 0)
         assert requests.holding.tolist() == holding.tolist()
         assert grants.version.tolist() == version.tolist()
-        assert (grants.sent == (grants.held & (holding != version))).all(), "what is there is not sent again"
+        assert (grants.sent == (grants.held & (holding != version))).all(), (
+            "a version that a client holds is not sent again"
+        )
         assert (plan.held == grants.held).all()
         assert plan.prediction_weights.sum(axis=1) == pytest.approx(1)
-        assert (plan.prediction_weights[~plan.held] == 0).all(), "only what is held predicts"
+        assert (plan.prediction_weights[~plan.held] == 0).all(), "only held models predict"
         assert (plan.update_weight[~plan.held] == 0).all()
         assert (plan.update_weight[~grants.uploads] == 0).all(), "only the drawn group uploads"
         assert np.isfinite(plan.update_weight).all()
@@ -121,15 +126,15 @@ def test_the_same_seed_gives_the_same_run(name: str, fleet: Fleet, seed: int) ->
     policy = policy_of(name, fleet)
     shape = (fleet.schedule.exchanges, fleet.budgets.size, len(fleet.catalogue))
     losses = np.random.default_rng(seed).random(shape)
-    first, second = play(policy, fleet, seed, losses), play(policy, fleet, seed, losses)
+    first, second = run_exchanges(policy, fleet, seed, losses), run_exchanges(policy, fleet, seed, losses)
     for one, other in zip(first, second, strict=True):
         assert [as_plain(part) for part in one] == [as_plain(part) for part in other]
 
 
 @given(fleets(), st.integers(0, 2**32))
 @settings(max_examples=20)
-def test_clients_alone_decide_as_they_do_together(name: str, fleet: Fleet, seed: int) -> None:
-    """N clients in one array ask for the same as N arrays of one client."""
+def test_clients_request_the_same_alone_and_together(name: str, fleet: Fleet, seed: int) -> None:
+    """N clients in one array request the same models as N arrays of one client."""
     policy = policy_of(name, fleet)
     clients, _ = open_sessions(policy, fleet)
     everybody = np.arange(fleet.budgets.size)
@@ -148,7 +153,7 @@ def test_clients_alone_decide_as_they_do_together(name: str, fleet: Fleet, seed:
 @given(fleets(), st.integers(0, 2**32))
 @settings(max_examples=10)
 def test_states_can_be_saved_and_loaded(name: str, fleet: Fleet, seed: int) -> None:
-    """A state taken apart into plain arrays and put together goes on as if nothing had happened."""
+    """A state that was flattened and restored continues with the same requests and grants."""
     policy = policy_of(name, fleet)
     clients, servers = open_sessions(policy, fleet)
     client, server = new_states(policy, fleet)
@@ -167,14 +172,14 @@ def test_states_can_be_saved_and_loaded(name: str, fleet: Fleet, seed: int) -> N
 
 @given(fleets(), st.integers(0, 2**32))
 @settings(max_examples=20)
-def test_nothing_is_learnt_from_losses_that_a_client_need_not_know(name: str, fleet: Fleet, seed: int) -> None:
+def test_only_losses_of_observed_models_are_learnt_from(name: str, fleet: Fleet, seed: int) -> None:
     policy = policy_of(name, fleet)
     clients, _ = open_sessions(policy, fleet)
     client, server = new_states(policy, fleet)
     client, _, _, plan = planned(policy, fleet, client, server, Draws(seed, 0))
     observed = policy.observed(plan)
     assert (observed <= plan.held).all()
-    assert (observed >= (plan.prediction_weights > 0)).all(), "what predicts is evaluated anyway"
+    assert (observed >= (plan.prediction_weights > 0)).all(), "models that predict are observed"
     losses = np.random.default_rng(seed).random(plan.held.shape)
     everything, needed = (
         clients.learn(client, plan, np.where(known, losses, np.nan)) for known in (plan.held, observed)
@@ -193,17 +198,17 @@ def test_a_state_of_another_shape_is_refused(name: str) -> None:
 
 
 def through_a_file(state: T, template: T) -> T:
-    """A state as bytes and back, into one that is new."""
+    """Save a state as bytes and restore it into a new one."""
     arrays, values = flatten(state)
     content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     return unflatten(template, safetensors.numpy.load(content), json.loads(json.dumps(values)))
 
 
 @pytest.mark.parametrize(("field", "value"), [("loss_bound", "soft"), ("window", 0), ("warm_up", -1)])
-def test_settings_that_make_no_sense_are_refused_before_the_run(name: str, field: str, value: object) -> None:
-    if field in setting_names(name):
-        with pytest.raises(InvalidInput, match=f"{field} = {value}"):
-            policy_of(name, fleet_of([6, 4, 2], [12]), **{field: value})
+def test_an_invalid_setting_is_refused_before_the_run(name: str, field: str, value: object) -> None:
+    error, message = (InvalidInput, f"{field} = {value}") if field in setting_names(name) else (TypeError, field)
+    with pytest.raises(error, match=message):
+        policy_of(name, fleet_of([6, 4, 2], [12]), **{field: value})
 
 
 def test_a_budget_under_the_two_largest_models_is_refused(name: str) -> None:
@@ -221,7 +226,7 @@ def test_no_clients_are_refused(name: str) -> None:
         policy_of(name, fleet_of([6, 4], []))
 
 
-def test_a_bandwidth_that_an_update_could_never_get_through_is_refused(name: str) -> None:
+def test_a_bandwidth_below_the_largest_update_is_refused(name: str) -> None:
     if name in ("mab", "non-fed-oms", "budgeted-experts"):
         policy_of(name, fleet_of([6, 4, 2], [12], bandwidth=1))
         return

@@ -1,4 +1,4 @@
-"""Equations of the policies against values worked out by hand."""
+"""Equations of the policies against values computed by hand."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_a_round_of_ofms_ft_by_hand() -> None:
     assert server.version.tolist() == reports.updated.any(axis=0).astype(int).tolist()
 
 
-def test_what_a_client_requests_is_held_as_often_as_it_says() -> None:
-    """Over many exchanges of the real halves: model, cluster and group are drawn independently of each other."""
+def test_models_are_held_with_their_inclusion_probability() -> None:
+    """Over many exchanges, model, cluster and group are drawn independently of each other."""
     fleet = fleet_of([3, 2, 2, 1], [6, 6, 6, 6], bandwidth=12, rounds=4000)
     policy = policy_of("ofms-ft", fleet)
     clients, servers = open_sessions(policy, fleet)
@@ -68,7 +68,7 @@ def test_what_a_client_requests_is_held_as_often_as_it_says() -> None:
         pairs[:, 1] += (grants.uploads & (drawn.policy.chosen == 0)) / exchanges
     assert held == pytest.approx(drawn.policy.inclusion[0], abs=0.02)
     assert weight == pytest.approx(np.ones(4), abs=0.06), "the gradient's weight is one in expectation"
-    # Whether a client uploads does not depend on what it chose.
+    # Whether a client uploads does not depend on its chosen model.
     assert pairs[:, 1] == pytest.approx(pairs[:, 0] * expected_weights(policy, state, server)[0, 0], abs=0.03)
 
 
@@ -87,7 +87,7 @@ def test_the_policy_caps_its_importance_weights() -> None:
         assert clients.plan(state, grants)[1].update_weight.max() == pytest.approx(most)
 
 
-def test_tuned_fine_tuning_takes_groups_clusters_and_the_interval_into_account() -> None:
+def test_the_tuned_fine_tuning_rate_depends_on_groups_clusters_and_interval() -> None:
     """Twenty equal models, memory for 5, bandwidth for half: α = 2, μ = 5, n = 4, T = 200."""
     fleet = fleet_of([1] * 20, [5] * 10, bandwidth=25, rounds=200, interval=4)
     local = policy_of("ofms-ft", fleet).local
@@ -95,7 +95,7 @@ def test_tuned_fine_tuning_takes_groups_clusters_and_the_interval_into_account()
     assert local.rate == pytest.approx(1 / np.sqrt(2 * 5 * 4 * 200))
 
 
-def test_followers_updates_count_for_the_groups_that_did_not_upload() -> None:
+def test_updates_of_followers_are_weighted_by_the_number_of_groups() -> None:
     fleet = fleet_of([2, 2], [4] * 6, bandwidth=4)
     policy = policy_of("fed-omd", fleet)
     clients, servers = open_sessions(policy, fleet)
@@ -156,7 +156,7 @@ def test_a_frozen_dictionary_is_never_uploaded() -> None:
     assert not clients.plan(client, grants)[1].update_weight.any()
 
 
-def test_bounds_are_given_only_where_the_theorems_speak() -> None:
+def test_bounds_are_given_only_where_the_theorems_apply() -> None:
     fleet = fleet_of([1] * 20, [5] * 3, rounds=200)
     covered = policy_of("ofms-ft", fleet, learning_rate=0.05)
     # ln 20/0.05 + 0.05 · 5 · 200/2
@@ -187,14 +187,14 @@ def test_mabs_server_learns_from_the_mean_loss_of_all_clients() -> None:
     assert server.policy.pmf[chosen] == pytest.approx(0.5 * weight / (1 + weight) + 0.25)
 
 
-def test_one_model_policies_take_a_name_or_an_index() -> None:
+def test_single_model_policies_take_a_name_or_an_index() -> None:
     fleet = fleet_of([1, 1, 1], [2] * 2)
     assert policy_of("fed-omd", fleet, model="model2").server.model == 2  # type: ignore[attr-defined]
     with pytest.raises(InvalidInput, match="model = 3"):
         policy_of("perfedavg", fleet, model=3)
 
 
-def test_the_copy_that_perfedavg_adapts_must_fit_as_well() -> None:
+def test_perfedavg_needs_memory_for_two_copies() -> None:
     fleet = fleet_of([6, 4, 2], [10])
     assert policy_of("perfedavg", fleet, model=1).local is not None
     with pytest.raises(InvalidInput, match="2 copies of model0 take 12 bytes"):
@@ -212,7 +212,7 @@ def test_the_copy_that_perfedavg_adapts_must_fit_as_well() -> None:
         ("loss_bound", "soft"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(field: str, value: object) -> None:
+def test_an_invalid_setting_is_refused(field: str, value: object) -> None:
     with pytest.raises(InvalidInput, match=f"{field} = {value}"):
         policy_of("ofms-ft", fleet_of([1, 1, 1], [2]), **{field: value})
 

@@ -1,4 +1,4 @@
-"""The inequalities of the proofs on every path, and the theorems on the mean over seeds."""
+"""Inequalities of the proofs on every path, and the theorems on means over seeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def fleet(rounds: int = ROUNDS, bandwidth: int = 26) -> Fleet:
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.floats(0.001, 5), st.floats(0.001, 1), st.sampled_from([12, 20, 26, 53]))
-def test_the_proofs_inequalities_hold_on_every_path(seed: int, rate: float, tuning: float, bandwidth: int) -> None:
+def test_the_inequalities_of_the_proofs_hold_on_every_path(
+    seed: int, rate: float, tuning: float, bandwidth: int
+) -> None:
     """(7ap) for every client and model; (31ap), summed, for every model and many θ."""
     small = fleet(rounds=60, bandwidth=bandwidth)
     problem = Problem.random(CLIENTS, 60, len(COSTS))
@@ -87,7 +89,7 @@ def test_the_servers_regret_stays_under_its_corrected_bound(traces: list[Trace])
         assert np.mean(regrets) <= bound.sharp <= bound.theorem
 
 
-def test_the_papers_bound_without_the_start_is_broken_by_its_counterexample() -> None:
+def test_the_printed_server_bound_is_violated_by_a_counterexample() -> None:
     """N = 1, q = α = μ = 1, loss |θ - 1|/2 from θ = -1: regret 42.5 against 15 as printed and 45 as corrected."""
     theta, regret, rate = -1.0, 0.0, 0.05
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""The page, as a person would open it."""
+"""The report page, also in a browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / "theory", folder / "mab"]
 
 
-def test_the_page_is_whole_and_needs_no_network(runs: list[Path]) -> None:
+def test_the_page_is_complete_and_needs_no_network(runs: list[Path]) -> None:
     page = write_report(runs[:1]).read_text()
     assert page.startswith("<!DOCTYPE html>")
     for chart in ("metric", "regret", "gain", "groups", "memory", "bytes", "shares", "weights-0", "weights-5"):
@@ -51,7 +51,7 @@ def test_several_runs_stand_side_by_side(runs: list[Path], tmp_path: Path) -> No
         assert f"<td>{name}</td>" in page
 
 
-def test_the_command_writes_it(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_page(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["report", str(runs[1])]) == 0
     assert str(runs[1] / "report.html") in capsys.readouterr().out
     assert _main(["report", str(tmp_path / "nothing")]) == 2
@@ -69,7 +69,7 @@ def test_the_command_writes_it(runs: list[Path], tmp_path: Path, capsys: pytest.
         assert len(error.splitlines()) == 1
 
 
-def test_runs_of_different_metrics_have_no_page_in_common(runs: list[Path], tmp_path: Path) -> None:
+def test_runs_of_different_metrics_are_refused(runs: list[Path], tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(runs[0], other)
     summary = other / "summary.json"
@@ -99,7 +99,7 @@ def browser() -> Iterator[Any]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 390])
 def test_the_page_in_chromium(browser: Any, runs: list[Path], theme: str, width: int, tmp_path: Path) -> None:
-    """It loads without an error, its charts are there and visible, in both themes, on a desk and on a phone."""
+    """It loads without errors and shows all charts, in both themes, on a wide and on a narrow screen."""
     path = write_report(runs[:1], tmp_path / "report.html")
     media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
@@ -112,7 +112,7 @@ def test_the_page_in_chromium(browser: Any, runs: list[Path], theme: str, width:
     assert len(shown) == 8
     assert all(chart.size["width"] > 0.7 * min(width, 400) and chart.size["height"] > 80 for chart in shown)
     overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert browser.execute_script(overflow) <= 0, "nothing sticks out on the right"
+    assert browser.execute_script(overflow) <= 0, "nothing overflows to the right"
 
     background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     ink = browser.execute_script("return getComputedStyle(document.querySelector('svg[data-chart] text')).fill")

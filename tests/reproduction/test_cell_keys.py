@@ -1,4 +1,4 @@
-"""The published cells are found again: their keys depend on how they are made, not on where files lie."""
+"""Keys of cells depend on their configuration, not on the place of files: published cells are found again."""
 
 from __future__ import annotations
 

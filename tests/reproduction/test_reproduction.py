@@ -1,4 +1,4 @@
-"""Cells are run once, kept, and shown beside the paper's figures."""
+"""Cells are run once and stored; tables show them beside the paper's figures."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def models(tmp_path: Path) -> Path:
     return write_dictionary(tmp_path / "models", 64, 10, "classification")
 
 
-def test_a_cell_is_run_once_and_kept(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_is_run_once(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def store(**options: Any) -> CellStore:
         return CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False, **options)
 
     wanted = [Cell("digits", "ofms-ft", seed, SMALL) for seed in (0, 1)]
-    assert store(run=False).results(wanted) == [], "nothing is run where only a look is asked for"
+    assert store(run=False).results(wanted) == [], "nothing is run with run=False"
     first = store().results(wanted)
     assert [result.config.seed for result in first] == [0, 1]
     assert first[0].score.shape == (4,)
@@ -70,7 +70,7 @@ def test_a_cell_is_run_once_and_kept(models: Path, tmp_path: Path, monkeypatch: 
         store().results(wanted)
 
 
-def test_a_look_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     arguments = ["--show", "--quick", "--column", "digits", "--out", str(tmp_path / "out")]
     for target in ("comparison", "all"):
@@ -79,7 +79,7 @@ def test_a_look_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "out" / "cells").exists()
 
 
-def test_a_cell_that_another_process_runs_is_left_to_it(models: Path, tmp_path: Path) -> None:
+def test_a_cell_that_another_process_runs_is_refused(models: Path, tmp_path: Path) -> None:
     store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
     cell = Cell("digits", "ofms-ft", 0, SMALL)
     folder = store.run_folder(cell)
@@ -90,13 +90,13 @@ def test_a_cell_that_another_process_runs_is_left_to_it(models: Path, tmp_path: 
         store.results([cell])
     assert (folder / "config.toml").read_text() == "half of it"
     lock.close()
-    assert len(store.results([cell])) == 1, "what nobody writes and cannot be gone on with is run anew"
+    assert len(store.results([cell])) == 1, "a folder without a lock that cannot be resumed is run again"
 
 
-def test_an_interrupted_cell_waits_until_it_can_go_on(
+def test_an_interrupted_cell_is_kept_until_it_can_be_resumed(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stops it from going on must not cost what was computed, unless that itself cannot be used."""
+    """A missing file must not discard its checkpoint; a checkpoint that does not fit is discarded."""
     store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
     cell = Cell("digits", "ofms-ft", 0, SMALL)
 
@@ -115,7 +115,7 @@ def test_an_interrupted_cell_waits_until_it_can_go_on(
         why = "run"
         with pytest.raises(InvalidInput, match="run = here"):
             store.results([cell])
-        assert not folder.exists(), "a checkpoint that does not fit is of no use"
+        assert not folder.exists(), "its checkpoint does not fit"
     assert len(store.results([cell])) == 1
 
 
@@ -137,7 +137,7 @@ def test_other_data_make_another_cell(tmp_path: Path) -> None:
 
 
 def test_a_cells_command_repeats_it(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The printed command, pasted into a shell: brackets and parentheses included."""
+    """The printed command can be pasted into a shell, with its brackets and parentheses."""
     store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
     given = SMALL | {"subset": [0, 2], "feedback": "all", "interval": 2, "learning_rate": "10/sqrt(T)"}
     result = store.results([Cell("digits", "non-fed-oms", 3, given)])[0]
@@ -196,7 +196,7 @@ def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest
     assert "colour = 3: none of" in capsys.readouterr().err
 
 
-def test_the_papers_figures_stand_beside_ours(tmp_path: Path) -> None:
+def test_the_papers_figures_are_in_the_same_table(tmp_path: Path) -> None:
     models = write_dictionary(tmp_path / "models", 48, 1, "regression")
     store = CellStore(tmp_path / "cells", models={"wec-synthetic": str(models)}, progress=False)
     section = comparison(Bench(store, ["wec-synthetic"], Size(seeds=1)), ("mab", "ofms-ft"), clients=4, rounds=5)
@@ -204,24 +204,26 @@ def test_the_papers_figures_stand_beside_ours(tmp_path: Path) -> None:
     assert table.header == ["", "WEC (synthetic), MSE ×10⁻³", "paper"]
     assert table.rows[0][2] == "36.96 ± 8.52"
     assert table.rows[1][2] == "7.09 ± 1.67"
-    assert any("nothing measured" in note for note in table.notes), "synthetic wherever its figures appear"
+    assert any("nothing measured" in note for note in table.notes), "synthetic data are named beside their figures"
     assert len(table.bold) == 1
     assert paper("budgets")["air"]["10"] == [7.38, 4.86]
 
 
-def test_figures_say_of_how_many_seeds_they_are(models: Path, tmp_path: Path) -> None:
+def test_tables_name_the_number_of_seeds(models: Path, tmp_path: Path) -> None:
     def table(seeds: int, policies: tuple[str, ...], *, run: bool) -> Table:
         store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False, run=run)
         return comparison(Bench(store, ["digits"], Size(seeds=seeds)), policies, **SMALL).tables[0]
 
     table(2, ("mab",), run=True)
-    assert table(5, ("mab",), run=False).notes == ["Seeds: digits 2."], "what is there, not what was asked for"
+    assert table(5, ("mab",), run=False).notes == ["Seeds: digits 2."], (
+        "the seeds that were run, not the requested ones"
+    )
     table(1, ("non-fed-oms",), run=True)
     assert table(5, ("mab", "non-fed-oms"), run=False).notes == ["Seeds: digits 1 to 2."]
     assert table(5, ("rms-ft",), run=False).notes == ["Seeds: digits –."]
 
 
-def test_digits_stand_alone_without_a_column_of_the_paper(models: Path, tmp_path: Path) -> None:
+def test_digits_have_no_column_of_the_paper(models: Path, tmp_path: Path) -> None:
     def digits(target: str = "digits", **asked: Any) -> Section:
         store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
         return TARGETS[target](Bench(store, size=Size(quick=True, seeds=1), **asked))
@@ -272,10 +274,10 @@ def test_reproduce_writes_tables_figures_and_a_page(
         echo=lambda text: None,
     )
     assert [section.name for section in sections] == list(TARGETS)
-    assert len(list((out / "cells").iterdir())) == ran, "a look runs nothing"
+    assert len(list((out / "cells").iterdir())) == ran, "nothing is run with run=False"
     page = (tmp_path / "results.md").read_text()
     assert "ofms run wec-synthetic --policy ofms-ft --seed 0" in page
-    assert "| – |" in page, "what has not been run is a dash"
+    assert "| – |" in page, "a cell that was not run is a dash"
     assert str(tmp_path) not in page
     assert "A quick look" in page
     assert "server-regret-rounds100-" in page
@@ -299,7 +301,7 @@ def test_reproduce_writes_tables_figures_and_a_page(
         (["compare", "digits", "--seeds", "0"], "--seeds"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(
+def test_invalid_arguments_are_refused_in_one_line(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _main([*arguments, "--out", str(tmp_path / "out")]) == 2
@@ -309,7 +311,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_tables_in_latex_escape_what_latex_would_eat() -> None:
+def test_tables_in_latex_escape_special_characters() -> None:
     rows = [["a", "7.43 ± 4.91"], ["b", "–"], ["c", "12 KiB"]]
     table = Table("t", "50 % of A & B", ["x_1", "y"], rows, frozenset({(0, 1), (2, 1)}), notes=["by `ofms run_it`"])
     text = table.latex()

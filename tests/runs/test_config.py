@@ -1,4 +1,4 @@
-"""Configuration: defaults < preset < experiment < what the caller sets; a run's file repeats it."""
+"""Configuration: defaults < preset < experiment < the caller's values; the file of a run repeats it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def experiment_file(folder: Path, text: str = "") -> str:
     return str(path)
 
 
-def test_layers_win_in_their_order() -> None:
+def test_later_layers_override_earlier_ones() -> None:
     plain = resolve(experiment(), "x", task="regression")
-    assert plain.settings["window"] == 51, "the preset's, for the task"
+    assert plain.settings["window"] == 51, "from the preset, for the task"
     assert plain.settings["importance_cap"] == 20
     own = experiment(policies={"ofms-ft": {"window": 7}, "rms-ft": {"window": 8}})
     assert resolve(own, "x", task="regression").settings["window"] == 7
@@ -54,7 +54,7 @@ def test_layers_win_in_their_order() -> None:
     for nothing in ("none", None):
         changed = resolve(own, "x", task="regression", given={"importance_cap": nothing, "window": None})
         assert changed.policy_settings().importance_cap is None
-        assert changed.settings["window"] == 7, "None is no window: it is not given"
+        assert changed.settings["window"] == 7, "None counts as not given"
     theory = resolve(experiment(), "x", task="classification", given={"preset": "theory"})
     assert theory.policy_settings().loss_bound == "saturate"
     assert theory.policy_settings().learning_rate == "tuned"
@@ -87,7 +87,7 @@ def test_built_in_experiments_resolve_as_in_the_published_figures(policy: str) -
     assert all(load_preset(preset).summary for preset in available("presets"))
 
 
-def test_a_preset_says_nothing_to_the_users_own_policy(write_module: Callable[[str, str], Trust]) -> None:
+def test_presets_do_not_apply_to_an_own_policy(write_module: Callable[[str, str], Trust]) -> None:
     trust = write_module("own_policy", OWN_POLICY)
     config = resolve(experiment(), "x", task="regression", policy="own_policy:algorithm", trust=trust)
     assert config.settings == {"warm_up": 7, "epsilon": 0.1}
@@ -120,7 +120,7 @@ def test_tables_of_other_policies_are_checked_without_importing_them(
         ("colour = 1\n", r"unknown field 'colour'"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_experiment_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     name = experiment_file(tmp_path, text)
     with pytest.raises(InvalidInput, match=message) as refusal:
         resolve(load_experiment(name), name, task="classification")
@@ -150,13 +150,13 @@ def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, messag
         ("json:dumps", {}, "policy = json:dumps: it is a function; name an Algorithm"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(policy: str, given: dict[str, object], message: str) -> None:
+def test_an_invalid_value_is_refused(policy: str, given: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message) as refusal:
         resolve(experiment(), "x", task="regression", policy=policy, given=given)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_wrong_choice_deep_in_a_file_is_named_with_the_right_ones(tmp_path: Path) -> None:
+def test_a_wrong_choice_in_a_file_is_named_with_the_possible_ones(tmp_path: Path) -> None:
     name = experiment_file(tmp_path, '[stream]\nfile = "x.csv"\ntask = "both"\n')
     with pytest.raises(InvalidInput, match=r"stream\.task = both: use one of classification, regression"):
         load_experiment(name)
@@ -168,7 +168,7 @@ def test_a_wrong_choice_deep_in_a_file_is_named_with_the_right_ones(tmp_path: Pa
         loaded.pretraining.kinds()
 
 
-def test_experiments_of_ones_own_come_from_a_file(tmp_path: Path) -> None:
+def test_an_own_experiment_is_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     assert load_experiment(experiment_file(tmp_path)).clients == 2
     path.write_text("summary = ")
@@ -189,7 +189,7 @@ def written(config: RunConfig, folder: Path) -> str:
     return str(path)
 
 
-def test_a_resolved_configuration_repeats_itself(tmp_path: Path) -> None:
+def test_a_written_configuration_is_read_back(tmp_path: Path) -> None:
     config = resolve(experiment(), "x", task="regression", given={"seed": 4, "learning_rate": 0.25})
     again = load_run(written(config, tmp_path))
     assert again == config

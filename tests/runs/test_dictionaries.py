@@ -1,4 +1,4 @@
-"""An experiment's own dictionary is trained once, by one process."""
+"""The dictionary of an experiment is trained once, by one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ofms.storage.locks import FolderLock
 
 
 @pytest.fixture
-def hasty() -> Experiment:
+def one_epoch() -> Experiment:
     """Digits, trained for one epoch."""
     loaded = load_experiment("digits")
     assert loaded.pretraining is not None
@@ -24,19 +24,19 @@ def hasty() -> Experiment:
 
 
 def test_two_processes_never_train_one_dictionary(
-    hasty: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_epoch: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, keep = tmp_path / "digits", tmp_path / ".digits.partial"
     keep.mkdir()
-    (keep / "done.safetensors").write_bytes(b"the other one's")
+    (keep / "done.safetensors").write_bytes(b"of the other process")
     lock = FolderLock(keep)
     with pytest.raises(InvalidInput, match="another process is writing it; wait for that, or stop it"):
-        train_dictionary(hasty, "digits", folder, progress=False)
+        train_dictionary(one_epoch, "digits", folder, progress=False)
     assert (keep / "done.safetensors").exists()
     lock.close()
-    train_dictionary(hasty, "digits", folder, progress=False)
+    train_dictionary(one_epoch, "digits", folder, progress=False)
     assert len(Dictionary.read(folder)) == 20
     assert not keep.exists()
     monkeypatch.setattr(dictionaries, "pretrain", lambda *rest, **more: pytest.fail("trained again"))
-    train_dictionary(hasty, "digits", folder, progress=False)
-    assert len(Dictionary.read(folder)) == 20, "made by somebody else while this one waited"
+    train_dictionary(one_epoch, "digits", folder, progress=False)
+    assert len(Dictionary.read(folder)) == 20, "another process trained it meanwhile"

@@ -1,4 +1,4 @@
-"""A finished run: written, read again, shown."""
+"""A finished run: written, loaded, printed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def assert_same(one: Result, other: Result) -> None:
             assert arrays[key].dtype == others[key].dtype
 
 
-def test_a_run_is_loaded_as_it_was(written: Result, tmp_path: Path) -> None:
+def test_a_loaded_run_equals_the_written_one(written: Result, tmp_path: Path) -> None:
     assert written.folder is not None
     loaded = ofms.load(written.folder)
     assert_same(loaded, written)
@@ -104,7 +104,7 @@ def test_other_formats_are_refused_in_one_line(written: Result, tmp_path: Path) 
         ofms.load(folder)
 
 
-def test_a_run_that_is_not_finished_says_how_to_resume_it(written: Result, tmp_path: Path) -> None:
+def test_loading_an_unfinished_run_prints_how_to_resume_it(written: Result, tmp_path: Path) -> None:
     assert written.folder is not None
     folder = tmp_path / "my run"
     shutil.copytree(written.folder, folder)
@@ -118,7 +118,7 @@ def test_a_run_that_is_not_finished_says_how_to_resume_it(written: Result, tmp_p
         ofms.load(tmp_path / "nothing")
 
 
-def test_a_cell_is_a_result_of_fewer_arrays(written: Result, tmp_path: Path) -> None:
+def test_a_cell_is_a_result_with_fewer_arrays(written: Result, tmp_path: Path) -> None:
     from ofms.report.page import write_report
     from ofms.runs.cell_file import write_cell
 

@@ -1,4 +1,4 @@
-"""The same metrics in TensorBoard and MLflow, written by their own libraries and read back by them."""
+"""Metrics in TensorBoard and MLflow, read back with their own libraries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_mlflow_gets_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert run.data.metrics["final_mean"] == pytest.approx(result.mean)
 
 
-def test_trackers_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_an_invalid_tracker_is_refused(tmp_path: Path) -> None:
     dictionary, stream = regression_problem()
     with pytest.raises(ofms.InvalidInput, match="tracker = paper: use one of tensorboard, mlflow"):
         ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run", tracker="paper", **OPTIONS)

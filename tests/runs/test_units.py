@@ -1,4 +1,4 @@
-"""Budgets and bandwidths as people write them."""
+"""Budgets and bandwidths as text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_shares_are_spread_evenly(clients: int, percent: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "five", "5 parsecs", "-3", "3:60%,5:30%", "3:60%,5", "3:60,5:40", "1,2", "nan"])
-def test_a_budget_that_makes_no_sense_is_refused(text: str) -> None:
+def test_an_invalid_budget_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="budget = "):
         parse_budgets(text, largest=100, clients=4)
 
@@ -46,6 +46,6 @@ def test_bandwidths(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["half", "", "50 %%", "-1"])
-def test_a_bandwidth_that_makes_no_sense_is_refused(text: str) -> None:
+def test_an_invalid_bandwidth_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="bandwidth = "):
         parse_bandwidth(text, largest=100, budgets=np.array([400, 600]))

@@ -19,7 +19,7 @@ def test_arrays_are_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "text", "half", "array", "pickle"])
-def test_anything_else_is_a_value_error(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_archive_is_a_value_error(tmp_path: Path, damage: str) -> None:
     file = io.BytesIO()
     if damage == "array":
         np.save(file, np.arange(3))

@@ -1,4 +1,4 @@
-"""Envelopes: what goes in comes out, and what somebody else sent may try."""
+"""Envelopes: round trips, and malformed ones from other senders."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 import ofms
+from ofms.core.typing import AnyArray
 from ofms.storage.envelope import PROTOCOL, Envelope, decode, decode_head, encode
 
 PLAIN = st.sampled_from([np.float32, np.float64, np.int64, np.bool_, np.uint8])
@@ -26,7 +27,7 @@ SHAPES = arrays_of.array_shapes(min_dims=0)
         st.text(max_size=5), st.integers(-(2**53), 2**53) | st.text(max_size=9) | st.booleans(), max_size=3
     ),
 )
-def test_envelopes_there_and_back(arrays: dict[str, np.ndarray], values: dict[str, object]) -> None:
+def test_envelopes_survive_a_round_trip(arrays: dict[str, AnyArray], values: dict[str, object]) -> None:
     content = encode(Envelope("grant", values, arrays))
     back = decode(content)
     assert (back.kind, dict(back.values)) == decode_head(content) == ("grant", values)
@@ -72,6 +73,6 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_what_is_no_envelope_is_refused(bad: str) -> None:
+def test_a_malformed_envelope_is_refused(bad: str) -> None:
     with pytest.raises(ofms.InvalidInput, match="message"):
         decode(BAD[bad])

@@ -20,7 +20,7 @@ def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
     assert [path.name for path in folder.parent.iterdir()] == ["run"]
 
 
-def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_write_leaves_no_folder(tmp_path: Path) -> None:
     def fill() -> None:
         with new_folder(tmp_path / "run") as partial:
             (partial / "file").write_text("content")
@@ -31,7 +31,7 @@ def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_folder_is_filled_and_another_one_refused(tmp_path: Path) -> None:
+def test_an_empty_folder_is_filled_and_any_other_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with new_folder(tmp_path / "empty") as partial:
         (partial / "file").write_text("content")
@@ -57,7 +57,7 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_cannot_be_a_folder_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_below_a_file_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match=r"cannot be written to .*name another") as refusal:
         require_writable(tmp_path / "file" / "folder")

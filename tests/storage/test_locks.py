@@ -60,7 +60,7 @@ def test_a_killed_process_releases_it(tmp_path: Path) -> None:
     FolderLock(tmp_path).close()
 
 
-def test_a_lock_on_a_removed_file_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_on_a_removed_file_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last holder removes the file after another process opened it and before that one locked it."""
     first, flock = FolderLock(tmp_path), fcntl.flock
 
@@ -78,8 +78,8 @@ def test_a_lock_on_a_removed_file_is_not_one(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_asking_writes_nothing(tmp_path: Path, left: bool) -> None:
-    """Also where the file of a process that was killed is left, and where nothing may be written."""
+def test_reading_the_state_of_a_lock_writes_nothing(tmp_path: Path, left: bool) -> None:
+    """Also with the lock file of a killed process, and in a folder that is not writable."""
     path = tmp_path / ".lock"
     if left:
         path.write_bytes(b"left")

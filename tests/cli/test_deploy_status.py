@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ofms.cli import _main
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.persistence import PersistentCoordinator
+from tests.cli.commands import run
 from tests.deployments import make_fleet
 
 _watched: list[tuple[str, list[str]]] = []
@@ -52,7 +52,7 @@ def test_reading_a_deployment_writes_nothing(
         arguments.append(str(tmp_path / "out"))
     _watched.append((str(deployment), found))
     try:
-        assert _main(["deploy", *arguments]) == 0
+        assert run("deploy", *arguments) == 0
     finally:
         _watched.clear()
     assert found == []
@@ -64,5 +64,5 @@ def test_reading_a_deployment_writes_nothing(
 def test_exporting_a_deployment_whose_server_never_ran_writes_nothing_into_it(tmp_path: Path) -> None:
     folder = make_fleet(tmp_path / "fleet")
     before = listing(folder)
-    assert _main(["deploy", "export", str(folder), str(tmp_path / "out")]) == 0
+    assert run("deploy", "export", folder, tmp_path / "out") == 0
     assert listing(folder) == before

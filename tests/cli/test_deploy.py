@@ -1,0 +1,75 @@
+"""`ofms deploy`: keys and commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import assert_refused, run
+from tests.deployments import make_fleet
+from tests.devices import problem
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A dictionary for regression."""
+    problem()[0].write(tmp_path / "models")
+    return tmp_path / "models"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["keys", "FOLDER", "--server", "here:9092"], "models = None"),
+        (["keys", "FOLDER", "--server", "here", "--models", "MODELS"], "address = here: write HOST:PORT"),
+        (["keys", "FOLDER", "--server", "here:99999", "--models", "MODELS"], "write HOST:PORT"),
+        (["keys", "FOLDER", "--server", "here:1", "--models", "nowhere"], "nowhere"),
+        (["keys", "FOLDER", "--device", "a=5"], "it is not a deployment"),
+        (["keys", "FLEET", "--device", "a"], "is not NAME=BUDGET"),
+        (["keys", "FLEET", "--device", "a=poem"], "budget = poem"),
+        (["keys", "FLEET", "--device", "a=1B"], "two largest models together"),
+        (["keys", "FOLDER", "--server", "here:1", "--models", "MODELS", "--interval", "0"], "interval = 0"),
+        (["keys", "FOLDER", "--server", "hüben:1", "--models", "MODELS"], "write it in ASCII"),
+        (["keys", "FLEET", "--device", "../a=5"], "device = ../a"),
+        (["keys", "FLEET", "--device", "device-0=5"], "there is one of this name"),
+        (["keys", "FLEET", "--server", "here:1", "--models", "MODELS"], "it is there already"),
+        (["keys", "FLEET", "--revoke", "nobody"], "there is no such device"),
+        (["server", "FOLDER"], "it is not a deployment"),
+        (["device", "FOLDER", "--store", "STORE"], "device.toml is not there"),
+        (["status", "FLEET"], "its server has not run yet"),
+        (["status", "FOLDER"], "it is not a deployment"),
+        (["freeze", "FOLDER"], "it is not a deployment"),
+        (["rollback", "FLEET", "--to", "3"], "its server has not run yet"),
+        (["export", "FOLDER", "STORE"], "it is not a deployment"),
+    ],
+)
+def test_a_faulty_command_is_refused_in_one_line(
+    arguments: list[str], message: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = make_fleet(tmp_path / "fleet")
+    before = sorted(path.relative_to(fleet) for path in fleet.rglob("*"))
+    places: dict[str, str | Path] = {
+        "FOLDER": tmp_path / "new",
+        "FLEET": fleet,
+        "MODELS": models,
+        "STORE": tmp_path / "store",
+    }
+    assert_refused(capsys, run("deploy", *(places.get(each, each) for each in arguments)), message)
+    assert sorted(path.relative_to(fleet) for path in fleet.rglob("*")) == before, "nothing half-written"
+    assert not (tmp_path / "new").exists()
+
+
+def test_keys_makes_adds_and_revokes(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "new")
+    assert run("deploy", "keys", folder, "--server", "here:9092", "--models", str(models)) == 0
+    assert run("deploy", "keys", folder, "--device", "a=5", "--device", "b=64KiB") == 0
+    assert run("deploy", "keys", folder, "--revoke", "a") == 0
+    printed = capsys.readouterr().out
+    assert "check it before you start the server" in printed
+    assert f"{folder}/devices/b: copy it to b" in printed
+    assert "a is revoked" in printed
+    assert run("deploy", "freeze", folder) == 0
+    (command,) = (tmp_path / "new" / "commands").iterdir()
+    assert json.loads(command.read_text()) == {"do": "freeze", "to": None}
