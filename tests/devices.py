@@ -100,8 +100,8 @@ def granted_device(folder: Path, policy: str) -> tuple[Device, Coordinator]:
 
 def grant_arrays(held: Flags) -> dict[str, AnyArray]:
     """The arrays of a grant to client 0 that sends every model held."""
-    nobody, first = np.array([False]), np.array([0])
-    arrays = {"held": held, "sent": held, "client": first, "version": np.zeros(6, np.int64), "uploads": nobody}
+    uploads, first = np.array([False]), np.array([0])
+    arrays = {"held": held, "sent": held, "client": first, "version": np.zeros(6, np.int64), "uploads": uploads}
     return {f"grant.{name}": array for name, array in arrays.items()}
 
 

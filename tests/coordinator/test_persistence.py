@@ -32,6 +32,15 @@ def fleet(tmp_path: Path) -> Iterator[DirectFleet]:
     made.close()
 
 
+def serve_one_exchange(folder: Path, fleet: DirectFleet) -> PersistentCoordinator:
+    """Run a server for one exchange and stop it."""
+    persistence = PersistentCoordinator(Deployment(folder))
+    fleet.join(persistence)
+    fleet.exchange(persistence)
+    persistence.close()
+    return persistence
+
+
 def test_a_restarted_server_continues_from_its_checkpoint(tmp_path: Path, fleet: DirectFleet) -> None:
     folder = make_fleet(tmp_path / "one")
     persistence = PersistentCoordinator(Deployment(folder))
@@ -70,10 +79,7 @@ def test_two_servers_cannot_use_one_deployment(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_or_one_of_another_configuration_is_refused(tmp_path: Path, fleet: DirectFleet) -> None:
     folder = make_fleet(tmp_path / "fleet")
-    persistence = PersistentCoordinator(Deployment(folder))
-    fleet.join(persistence)
-    fleet.exchange(persistence)
-    persistence.close()
+    serve_one_exchange(folder, fleet)
     config = (folder / SERVER).read_text()
     (folder / SERVER).write_text(config.replace("seed = 5", "seed = 6"))
     with pytest.raises(ofms.InvalidInput, match="another dictionary, policy, horizon or seed"):
@@ -162,10 +168,7 @@ def test_status_counts_bytes_and_refusals(tmp_path: Path, fleet: DirectFleet) ->
 def test_files_of_an_unfinished_checkpoint_are_not_used(tmp_path: Path, fleet: DirectFleet) -> None:
     """Model files of an exchange that never counted have the names of the next versions."""
     folder = make_fleet(tmp_path / "fleet")
-    persistence = PersistentCoordinator(Deployment(folder))
-    fleet.join(persistence)
-    fleet.exchange(persistence)
-    persistence.close()
+    persistence = serve_one_exchange(folder, fleet)
     for model, version in enumerate(persistence.coordinator.version.tolist()):
         left = folder / STATE / "models" / f"{model}-{version + 1}.safetensors"
         left.write_bytes(b"left behind by a server that was killed")
@@ -215,10 +218,7 @@ def test_which_settings_may_change_at_a_restart(
     change: dict[str, Any], message: str | None, tmp_path: Path, fleet: DirectFleet
 ) -> None:
     folder = make_fleet(tmp_path / "fleet")
-    persistence = PersistentCoordinator(Deployment(folder))
-    fleet.join(persistence)
-    fleet.exchange(persistence)
-    persistence.close()
+    serve_one_exchange(folder, fleet)
     values = without_nothing(msgspec.to_builtins(Deployment(folder).config)) | change
     (folder / SERVER).write_text(tomli_w.dumps(values))
     if message is not None:
@@ -258,11 +258,7 @@ def test_a_revoked_device_keeps_its_number(tmp_path: Path) -> None:
 
 def test_devices_can_be_added_between_exchanges(tmp_path: Path, fleet: DirectFleet) -> None:
     folder = make_fleet(tmp_path / "fleet")
-    persistence = PersistentCoordinator(Deployment(folder))
-    fleet.join(persistence)
-    fleet.exchange(persistence)
-    before = parameters(persistence)
-    persistence.close()
+    before = parameters(serve_one_exchange(folder, fleet))
     add_device(folder, "device-3", "5", "127.0.0.1:9092")
     persistence = PersistentCoordinator(Deployment(folder))
     assert parameters(persistence) == before

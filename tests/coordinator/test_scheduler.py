@@ -78,7 +78,7 @@ def scheduled(tmp_path: Path) -> Iterator[ScheduledFleet]:
 def test_an_exchange_is_closed_once_every_device_has_answered(scheduled: ScheduledFleet, tmp_path: Path) -> None:
     scheduled.run()
     assert (scheduled.attended, scheduled.missed) == ([EXCHANGES] * 3, [0] * 3)
-    assert scheduled.clock.now < DEADLINE, "nobody waited for a deadline"
+    assert scheduled.clock.now < DEADLINE, "no exchange waited for its deadline"
     assert scheduled.persistence.records.refusals == []
     other = PersistentCoordinator(Deployment(make_fleet(tmp_path / "direct", rounds=2 * EXCHANGES)))
     direct = DirectFleet(tmp_path / "others")
@@ -149,7 +149,7 @@ def test_a_revocation_in_mid_exchange_takes_effect_at_once(scheduled: ScheduledF
     assert scheduled.missed == [0, 0, 0], "it is no longer in the exchange"
     assert "device-1 (node 11) is revoked" in scheduled.events
     assert not any(sent.client == 1 for sent in scheduled.scheduler.waiting.values())
-    assert scheduled.clock.now < 30, "nobody waits for it"
+    assert scheduled.clock.now < 30, "the exchange does not wait for it"
 
 
 def test_a_grant_that_the_transport_does_not_accept_is_sent_again(scheduled: ScheduledFleet) -> None:

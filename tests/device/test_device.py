@@ -36,6 +36,35 @@ from tests.devices import (
 from tests.policy_settings import SETTINGS
 from tests.problems import policy_of
 
+CLASSIFIER = {"inputs": 2, "hidden": [4], "outputs": 3}
+
+
+def classification_coordinator(architecture: str, options: dict[str, Any], held: int) -> tuple[Coordinator, int]:
+    """A coordinator of one device with memory for some of four networks, and the device's budget."""
+    architectures = {f"net{index}": (architecture, options) for index in range(4)}
+    modules = {name: build_module(*each) for name, each in architectures.items()}
+    dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
+    budget = held * int(dictionary.catalogue().storage.max())
+    return Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10), budget
+
+
+def join_and_grant(device: Device, coordinator: Coordinator) -> None:
+    device.receive(coordinator.welcome(0))
+    device.receive(coordinator.run_exchange({0: device.collect() or b""})[0])
+
+
+def record_evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The models that devices evaluate from now on."""
+    evaluated: list[int] = []
+    outputs = HeldModels.outputs
+
+    def recorded(held_models: HeldModels, model: int, *rest: Any) -> Any:
+        evaluated.append(model)
+        return outputs(held_models, model, *rest)
+
+    monkeypatch.setattr(HeldModels, "outputs", recorded)
+    return evaluated
+
 
 @pytest.mark.parametrize("reopened", [False, True], ids=["kept open", "reopened"])
 @pytest.mark.parametrize("interval", [1, 4])
@@ -152,13 +181,7 @@ def test_a_label_evaluates_only_models_that_its_policy_observes(
     device, _ = granted_device(tmp_path, policy)
     assert len(device.holding) > 1
     answer = device.predict(np.zeros(3))
-    evaluated, outputs = [], HeldModels.outputs
-
-    def counted(held_models: HeldModels, model: int, *rest: Any) -> Any:
-        evaluated.append(model)
-        return outputs(held_models, model, *rest)
-
-    monkeypatch.setattr(HeldModels, "outputs", counted)
+    evaluated = record_evaluations(monkeypatch)
     assert device.feedback(answer.id, 0.5)
     others = [model for model in device.holding if model not in device.predicting]
     assert evaluated == (others if everything else []), "outputs of the models that predicted are kept"
@@ -168,21 +191,10 @@ def test_a_label_evaluates_only_models_that_its_policy_observes(
 def test_a_class_label_evaluates_only_observed_models_that_did_not_predict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    architectures = {f"net{index}": ("mlp", {"inputs": 2, "hidden": [4], "outputs": 3}) for index in range(4)}
-    modules = {name: build_module(*each) for name, each in architectures.items()}
-    dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
-    budget = 3 * int(dictionary.catalogue().storage.max())
-    coordinator = Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
-    evaluated, outputs = [], HeldModels.outputs
-
-    def counted(held_models: HeldModels, model: int, *rest: Any) -> Any:
-        evaluated.append(model)
-        return outputs(held_models, model, *rest)
-
-    monkeypatch.setattr(HeldModels, "outputs", counted)
+    coordinator, budget = classification_coordinator("mlp", CLASSIFIER, held=3)
+    evaluated = record_evaluations(monkeypatch)
     with Device(tmp_path / "store", budget=budget, mail=False) as device:
-        device.receive(coordinator.welcome(0))
-        device.receive(coordinator.run_exchange({0: device.collect() or b""})[0])
+        join_and_grant(device, coordinator)
         answers = [device.predict(np.zeros(2)) for _ in range(2)]
         predicting, others = device.predicting, [each for each in device.holding if each not in device.predicting]
         assert others
@@ -250,15 +262,10 @@ def test_malformed_messages_change_nothing(device: Device, coordinator: Coordina
 def test_all_inputs_have_the_shape_of_the_first(tmp_path: Path) -> None:
     """A network that pools accepts an image one row larger, but a batch of both shapes cannot be trained on."""
     options = {"image": [1, 8, 8], "blocks": [[3]], "dense": 4, "classes": 3}
-    architectures = {f"net{index}": ("vgg", options) for index in range(4)}
-    modules = {name: build_module(*each) for name, each in architectures.items()}
-    dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
-    budget = 2 * int(dictionary.catalogue().storage.max())
-    coordinator = Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
+    coordinator, budget = classification_coordinator("vgg", options, held=2)
     store = tmp_path / "store"
     with Device(store, budget=budget, mail=False) as device:
-        device.receive(coordinator.welcome(0))
-        device.receive(coordinator.run_exchange({0: device.collect() or b""})[0])
+        join_and_grant(device, coordinator)
         first = device.predict(np.zeros((1, 8, 8)))
         with pytest.raises(ofms.InvalidInput, match=r"input = \[1, 9, 9\]: earlier ones were \[1, 8, 8\]"):
             device.predict(np.zeros((1, 9, 9)))
@@ -272,14 +279,9 @@ def test_all_inputs_have_the_shape_of_the_first(tmp_path: Path) -> None:
 
 
 def test_an_unknown_class_is_refused_and_not_recorded(tmp_path: Path) -> None:
-    architectures = {f"net{index}": ("mlp", {"inputs": 2, "hidden": [4], "outputs": 3}) for index in range(4)}
-    modules = {name: build_module(*each) for name, each in architectures.items()}
-    dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
-    budget = 2 * int(dictionary.catalogue().storage.max())
-    coordinator = Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10)
+    coordinator, budget = classification_coordinator("mlp", CLASSIFIER, held=2)
     with Device(tmp_path / "store", budget=budget, mail=False) as device:
-        device.receive(coordinator.welcome(0))
-        device.receive(coordinator.run_exchange({0: device.collect() or b""})[0])
+        join_and_grant(device, coordinator)
         answer = device.predict(np.zeros(2))
         assert answer.value in (0, 1, 2)
         for label in (3, -1, 0.5):

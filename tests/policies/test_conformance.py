@@ -137,15 +137,15 @@ def test_clients_request_the_same_alone_and_together(name: str, fleet: Fleet, se
     """N clients in one array request the same models as N arrays of one client."""
     policy = policy_of(name, fleet)
     clients, _ = open_sessions(policy, fleet)
-    everybody = np.arange(fleet.budgets.size)
+    numbers = np.arange(fleet.budgets.size)
     draws = Draws(seed, 0)
-    state = clients.join(fleet.catalogue, fleet.budgets, everybody)
+    state = clients.join(fleet.catalogue, fleet.budgets, numbers)
     together = clients.request(state, draws)[1]
     alone = [
         clients.request(
-            clients.join(fleet.catalogue, fleet.budgets[index : index + 1], everybody[index : index + 1]), draws
+            clients.join(fleet.catalogue, fleet.budgets[index : index + 1], numbers[index : index + 1]), draws
         )[1]
-        for index in everybody
+        for index in numbers
     ]
     assert as_plain(Requests.stack(alone)) == as_plain(together)
 
