@@ -13,28 +13,28 @@ from pathlib import Path
 
 from networks import AIR, CIFAR10, MNIST, Case, make_problem
 from ofms.drawing.tables import format_table
-from ofms.runs.checkpoint import Checkpoints
+from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs
 from ofms.runs.units import human_bytes
 from ofms.simulator.api import CHECKPOINT_SECONDS
-from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.metrics import Measurement
-from ofms.simulator.resuming import save_checkpoint
+from ofms.simulator.simulation import make_simulation
 
 MOST_SHARE = 0.02
 
 
 def measure(case: Case) -> tuple[list[str], float]:
     problem = make_problem(case, 3)
-    simulation = FusedSimulation(problem.policy, problem.fleet, problem.dictionary, problem.stream, seed=0)
+    simulation = make_simulation(problem.policy, problem.fleet, problem.dictionary, problem.stream, seed=0)
     measurement = Measurement(case.clients, len(problem.dictionary), loss_bound="raw", hindsight=True, history=10)
     for exchange in simulation.exchanges():
         measurement.add(exchange)
     times = []
     with tempfile.TemporaryDirectory() as folder:
-        checkpoints = Checkpoints(Path(folder), CHECKPOINT_SECONDS)
+        parts: dict[str, Flattenable] = {"simulation": simulation, "measurement": measurement}
+        checkpoints = Checkpoints(Path(folder), CHECKPOINT_SECONDS, parts, Inputs("dictionary", "stream"))
         for _ in range(7):
             began = time.perf_counter()
-            save_checkpoint(checkpoints, simulation, measurement, "revision", "stream", 0.0)
+            checkpoints.write(3, 0.0)
             times.append(time.perf_counter() - began)
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     took = statistics.median(times)

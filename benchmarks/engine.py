@@ -24,6 +24,8 @@ import torch
 from torch import nn
 
 from networks import AIR, CIFAR10, MNIST, WINDOW, Case, make_problem
+from ofms.compute.protocol import Compute
+from ofms.compute.threads import ThreadedCompute
 from ofms.drawing.tables import format_table
 from ofms.models.zoo import build_module
 from ofms.simulator.exchange import Exchange
@@ -139,9 +141,8 @@ def measure(case: Case) -> tuple[list[str], dict[str, float]]:
     loops = bare_loops(case)
     turn = ROUNDS_A_TURN[case.name]
     problem = make_problem(case, WINDOW + 1 + turn * TURNS)
-    simulation = FusedSimulation(
-        problem.policy, problem.fleet, problem.dictionary, problem.stream, seed=0, hindsight=False
-    )
+    compute = ThreadedCompute(problem.dictionary, problem.stream)
+    simulation = FusedSimulation(problem.policy, problem.fleet, compute, seed=0, hindsight=False)
     exchanges = simulation.exchanges()
     for _ in range(WINDOW + 1):
         exchange = next(exchanges)
@@ -158,7 +159,7 @@ def measure(case: Case) -> tuple[list[str], dict[str, float]]:
             samples.append(sample_gradients(exchange, len(loops)))
         took = time.perf_counter() - began
         rounds.append(took / turn)
-        hindsight.append(hindsight_seconds(simulation, exchange) / (took / turn))
+        hindsight.append(hindsight_seconds(compute, exchange) / (took / turn))
     bare_seconds = 0.0
     for index, seen in enumerate(rates):
         medians = {name: statistics.median(values) for name, values in seen.items()}
@@ -176,13 +177,14 @@ def measure(case: Case) -> tuple[list[str], dict[str, float]]:
     return row if case is AIR else [*row, ""], figures
 
 
-def hindsight_seconds(simulation: FusedSimulation, exchange: Exchange) -> float:
+def hindsight_seconds(compute: Compute, exchange: Exchange) -> float:
     """What the losses of all models take on top of those of the held ones."""
     times = []
     for hindsight in (False, True):
         began = time.perf_counter()
         for _ in range(5):
-            simulation.engine.evaluate(exchange.span, exchange.plan.held, hindsight=hindsight).result()
+            plan = exchange.plan
+            compute.evaluate(exchange.span, plan.held, plan.prediction_weights, hindsight=hindsight).result()
         times.append((time.perf_counter() - began) / 5)
     return times[1] - times[0]
 

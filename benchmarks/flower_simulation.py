@@ -10,11 +10,11 @@ which is checked. Rounds that fine-tune count. Needs the extra `bench`.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -29,19 +29,24 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks
 from ofms.core.draws import Draws
-from ofms.core.messages import Grants, Plan, Reports, Requests
+from ofms.core.messages import Grants, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
 from ofms.drawing.tables import format_table
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
+from ofms.policies.fleet import Fleet
+from ofms.policies.local_updates import tuning_window_of
 from ofms.policies.ofms_ft import Settings, build
-from ofms.policies.protocol import Fleet, Policy, tuning_window_of
-from ofms.simulator.exchange import client_scores, policy_losses
-from ofms.simulator.fused import FusedSimulation
-from ofms.simulator.loopback import LoopbackClient
+from ofms.policies.protocol import Policy
+from ofms.policies.session import open_sessions
+from ofms.simulator.exchange import policy_losses
+from ofms.simulator.loopback import add_outputs
+from ofms.simulator.loopback_client import LoopbackClient
+from ofms.simulator.simulation import make_simulation
 
 CLIENTS, MODELS, WINDOW, BUDGET, SEED = 50, 20, 51, 5, 0
 QUICK_ROUNDS, PLAIN_ROUNDS = 6, 3
@@ -51,7 +56,7 @@ POLL_SECONDS = 0.01
 Arrays = dict[str, np.ndarray]
 
 
-class Membership:
+class Problem:
     """The problem, built alike in every process."""
 
     def __init__(self) -> None:
@@ -69,15 +74,15 @@ class Membership:
         self.policy: Policy = build(settings, self.fleet)
 
 
-_setting: list[Membership] = []
+_problem: list[Problem] = []
 
 
-def setting() -> Membership:
+def problem() -> Problem:
     """This process's own copy: Ray's workers build it once."""
-    if not _setting:
+    if not _problem:
         torch.set_num_threads(1)
-        _setting.append(Membership())
-    return _setting[0]
+        _problem.append(Problem())
+    return _problem[0]
 
 
 def to_record(arrays: Arrays) -> ArrayRecord:
@@ -88,11 +93,11 @@ def from_record(record: ArrayRecord) -> Arrays:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def flatten(tensors: dict[int, dict[str, torch.Tensor]]) -> Arrays:
+def by_key(tensors: dict[int, dict[str, torch.Tensor]]) -> Arrays:
     return {f"{model}:{name}": tensor.numpy() for model, each in tensors.items() for name, tensor in each.items()}
 
 
-def unflatten(arrays: Arrays) -> dict[int, dict[str, torch.Tensor]]:
+def by_model(arrays: Arrays) -> dict[int, dict[str, torch.Tensor]]:
     tensors: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in arrays.items():
         model, name = key.split(":", 1)
@@ -102,32 +107,27 @@ def unflatten(arrays: Arrays) -> dict[int, dict[str, torch.Tensor]]:
 
 def open_client(context: Context) -> LoopbackClient:
     """The client of this node: new, or as it left itself in the context."""
-    here = setting()
+    here = problem()
     index = int(context.node_config["partition-id"])
-    state = here.policy.client.join(here.fleet.catalogue, here.fleet.budgets[index : index + 1], np.array([index]))
-    store: dict[int, dict[str, torch.Tensor]] = {}
-    if "state" in context.state.array_records:
-        kept = from_record(context.state.array_records["state"])
-        state = replace(state, exchange=int(kept.pop("exchange")), **kept)
-        store = unflatten(from_record(context.state.array_records["store"]))
+    session, _ = open_sessions(here.policy, here.fleet)
     models = here.dictionary.models
-    return LoopbackClient(
-        policy=here.policy,
-        schedule=here.fleet.schedule,
-        models=len(models),
+    client = LoopbackClient(
+        session=session,
         networks=LocalNetworks([model.module for model in models], [model.trainable for model in models], "regression"),
         x=torch.from_numpy(here.stream.x[index]),
         y=torch.from_numpy(here.stream.y[index]),
-        state=state,
-        store=store,
+        state=session.join(here.fleet.catalogue, here.fleet.budgets[index : index + 1], np.array([index])),
     )
+    if "state" in context.state.array_records:
+        values = json.loads(str(context.state.config_records["values"]["values"]))
+        client.unflatten(from_record(context.state.array_records["state"]), values, "")
+    return client
 
 
 def close_client(client: LoopbackClient, context: Context) -> None:
-    state: Any = client.state
-    kept = {field.name: np.asarray(getattr(state, field.name)) for field in fields(state) if field.name != "table"}
-    context.state["state"] = to_record(kept)
-    context.state["store"] = to_record(flatten(client.store))
+    arrays, values = client.flatten("")
+    context.state["state"] = to_record(arrays)
+    context.state["values"] = ConfigRecord({"values": json.dumps(values)})
 
 
 client_app = ClientApp()
@@ -143,26 +143,31 @@ def first_request(message: Message, context: Context) -> Message:
 
 @client_app.train("round")
 def play_round(message: Message, context: Context) -> Message:
-    here, client = setting(), open_client(context)
+    here, client = problem(), open_client(context)
     grants = Grants.from_arrays(from_record(message.content.array_records["grants"]))
-    plan = client.receive(grants, unflatten(from_record(message.content.array_records["models"])))
-    outputs, losses = client.predict(grants.exchange, plan)
-    reports = client.learn(plan, policy_losses(losses[None], plan.held, here.policy.loss_bound))
+    plan = client.receive(grants, by_model(from_record(message.content.array_records["models"])))
+    index = int(context.node_config["partition-id"])
+    span = here.fleet.schedule.span(grants.exchange)
+    results = EvaluationBuilder(
+        here.stream.y[index : index + 1, span[0] : span[1]], plan.prediction_weights, "regression"
+    )
+    for model, outputs, losses in client.evaluate(grants.exchange, np.flatnonzero(plan.held[0]).tolist()):
+        add_outputs(results, 0, model, outputs, losses)
+    reports = client.learn(plan, policy_losses(results.losses, plan.held, here.policy.loss_bound))
     window = tuning_window_of(here.policy.local, here.fleet.schedule, grants.exchange)
     updates = {}
     if window is not None and here.policy.local is not None:
-        updates = client.fine_tune(window, plan, reports, here.policy.local)
-    index = int(context.node_config["partition-id"])
-    span = here.fleet.schedule.span(grants.exchange)
-    score = client_scores(
-        outputs[None], plan.prediction_weights, here.stream.y[index : index + 1, span[0] : span[1]], "regression"
-    )
+        updates = {
+            model: client.fine_tune(model, window, float(plan.update_weight[0, model]), here.policy.local)
+            for model in np.flatnonzero(reports.updated[0]).tolist()
+        }
+    score = results.client_scores()
     requests = client.request(Draws(SEED, grants.exchange + 1))
     close_client(client, context)
     content = RecordDict(
         {
             "report": to_record(reports.to_arrays()),
-            "updates": to_record(flatten(updates)),
+            "updates": to_record(by_key(updates)),
             "request": to_record(requests.to_arrays()),
             "score": to_record({"score": score, "prediction_weights": plan.prediction_weights}),
         }
@@ -181,11 +186,12 @@ class FlowerRun:
         self.votes: list[np.ndarray] = []
 
     def main(self, grid: Grid, context: Context) -> None:
-        here = setting()
+        here = problem()
         while len(nodes := sorted(grid.get_node_ids())) < CLIENTS:
             time.sleep(POLL_SECONDS)
         tensors = [{name: tensor.clone() for name, tensor in model.tensors.items()} for model in here.dictionary.models]
-        server = here.policy.server.open(here.fleet.catalogue, here.fleet.bandwidth)
+        _, session = open_sessions(here.policy, here.fleet)
+        server = session.open()
         query = [Message(RecordDict({"go": ConfigRecord()}), node, "query.request") for node in nodes]
         replies = in_client_order(exchange_quickly(grid, query), "request")
         self.start_up = time.perf_counter() - self.started
@@ -194,22 +200,22 @@ class FlowerRun:
             requests = Requests.stack(
                 [Requests.from_arrays(from_record(reply.content.array_records["request"])) for reply in replies]
             )
-            server, grants = here.policy.server.grant(server, requests, Draws(SEED, exchange))
+            server, grants = session.grant(server, requests, Draws(SEED, exchange))
             messages = []
             for row, reply in enumerate(replies):
                 own = grants.rows(slice(row, row + 1))
                 sent = {int(model): tensors[model] for model in np.flatnonzero(own.sent[0])}
-                content = RecordDict({"grants": to_record(own.to_arrays()), "models": to_record(flatten(sent))})
+                content = RecordDict({"grants": to_record(own.to_arrays()), "models": to_record(by_key(sent))})
                 messages.append(Message(content, reply.metadata.src_node_id, "train.round"))
             send = exchange_quickly if exchange < WINDOW + QUICK_ROUNDS else exchange_plainly
             replies = in_client_order(send(grid, messages), "report")
             reports = Reports.stack(
                 [Reports.from_arrays(from_record(reply.content.array_records["report"])) for reply in replies]
             )
-            server, step = here.policy.server.absorb(server, reports)
+            server, step = session.absorb(server, reports)
             totals: dict[int, dict[str, torch.Tensor]] = {}
             for reply in replies:
-                for model, update in unflatten(from_record(reply.content.array_records["updates"])).items():
+                for model, update in by_model(from_record(reply.content.array_records["updates"])).items():
                     total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in update.items()})
                     for name, part in update.items():
                         total[name] += part
@@ -259,8 +265,8 @@ def run_flower() -> FlowerRun:
 def run_ours() -> tuple[float, list[float], list[np.ndarray], list[np.ndarray]]:
     """Start-up, seconds of each round, scores and votes."""
     began = time.perf_counter()
-    here = setting()
-    simulation = FusedSimulation(here.policy, here.fleet, here.dictionary, here.stream, seed=SEED, hindsight=False)
+    here = problem()
+    simulation = make_simulation(here.policy, here.fleet, here.dictionary, here.stream, seed=SEED, hindsight=False)
     exchanges = simulation.exchanges()
     start_up = time.perf_counter() - began
     seconds, scores, votes = [], [], []
@@ -275,15 +281,13 @@ def run_ours() -> tuple[float, list[float], list[np.ndarray], list[np.ndarray]]:
 
 def profile_client() -> list[tuple[str, float]]:
     """What a client's share of a round consists of when it runs in this process: milliseconds of each part."""
-    here = setting()
+    here = problem()
     context = Context(0, 0, {"partition-id": 0, "num-partitions": CLIENTS}, RecordDict(), {})
     message = Message(RecordDict({"go": ConfigRecord()}), 0, "query.request")
     first_request(message, context)
     client = open_client(context)
     five = {k: here.dictionary.models[k].tensors for k in range(BUDGET)}
     client.store = five
-    held = (np.arange(len(here.dictionary)) < BUDGET)[None]
-    plan = Plan(held, held / BUDGET, np.ones(held.shape), held.astype(np.float64))
     window = tuning_window_of(here.policy.local, here.fleet.schedule, WINDOW)
     local = here.policy.local
     assert window is not None
@@ -293,12 +297,12 @@ def profile_client() -> list[tuple[str, float]]:
         close_client(open_client(context), context)
 
     parts: list[tuple[str, Callable[[], object]]] = [
-        ("predict with five models", lambda: client.predict(WINDOW, plan)),
-        ("fine-tune five models", lambda: [client._update(model, window, 1.0, local) for model in five]),
+        ("predict with five models", lambda: client.evaluate(WINDOW, list(five))),
+        ("fine-tune five models", lambda: [client.fine_tune(model, window, 1.0, local) for model in five]),
         ("read and write the context", context_there_and_back),
         (
             "decode and encode five models",
-            lambda: to_record(flatten(unflatten(from_record(to_record(flatten(five)))))),
+            lambda: to_record(by_key(by_model(from_record(to_record(by_key(five)))))),
         ),
     ]
     timed = []

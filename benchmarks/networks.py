@@ -13,8 +13,9 @@ from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
+from ofms.policies.fleet import Fleet
 from ofms.policies.ofms_ft import Settings, build
-from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.protocol import Policy
 
 MODELS, WINDOW, BUDGET = 20, 51, 5
 _CIFAR = {"image": [3, 32, 32], "dense": 128, "classes": 10, "batch_norm": True}

@@ -20,10 +20,10 @@ ROUNDS = 4
 BLOCKS = {
     "networks, backward": ("_engine_run_backward",),
     "networks, forward in fine-tuning": ("_fused_step", "torch/nn/modules"),
-    "networks, forward for losses": ("evaluate_single", "torch/nn/modules"),
+    "networks, forward for losses": ("_evaluate_single", "torch/nn/modules"),
     "loss of the samples": ("sample_losses",),
-    "gathering samples": ("_samples",),
-    "changing the memory layout": ("_pieces",),
+    "gathering samples": ("compute/samples.py", "of ("),
+    "changing the memory layout": ("compute/samples.py", "pieces"),
     "applying updates": ("apply (",),
     "other fine-tuning": ("_fused_step",),
     "other evaluation": ("evaluate",),
@@ -34,10 +34,10 @@ BLOCKS = {
 def work() -> None:
     """What is profiled: MNIST's networks at the paper's sizes, until some rounds have fine-tuned."""
     from networks import MNIST, WINDOW, make_problem
-    from ofms.simulator.fused import FusedSimulation
+    from ofms.simulator.simulation import make_simulation
 
     problem = make_problem(MNIST, WINDOW + ROUNDS)
-    simulation = FusedSimulation(problem.policy, problem.fleet, problem.dictionary, problem.stream, seed=0)
+    simulation = make_simulation(problem.policy, problem.fleet, problem.dictionary, problem.stream, seed=0)
     for exchange in simulation.exchanges():
         print(f"round {exchange.index}", file=sys.stderr)
 

@@ -21,8 +21,9 @@ from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
 from ofms.drawing.tables import format_table
+from ofms.policies.fleet import Fleet
 from ofms.policies.ofms_ft import Settings, build
-from ofms.policies.protocol import Fleet
+from ofms.policies.session import open_sessions
 
 SIZES = ((10_000, 20), (100_000, 20), (1_000_000, 20), (10_000, 1000))
 ROUNDS = 5
@@ -44,22 +45,23 @@ def measure(clients: int, models: int) -> dict[str, float]:
     """Seconds of each part of a round, the best of several, and the peak memory of this process."""
     fleet = mixed_fleet(clients, models)
     policy = build(Settings(learning_rate=0.05, fine_tuning_rate=0.01), fleet)
-    state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(clients))
-    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    clients_session, server_session = open_sessions(policy, fleet)
+    state = clients_session.join(fleet.catalogue, fleet.budgets, np.arange(clients))
+    server = server_session.open()
     # Losses come from compute; what matters here is that they differ between clients and models.
     losses = np.random.default_rng(0).random((clients, models))
     best: dict[str, float] = {}
     for exchange in range(ROUNDS):
         draws = Draws(0, exchange)
         marks = [time.perf_counter()]
-        state, requests = policy.client.request(state, draws)
+        state, requests = clients_session.request(state, draws)
         marks.append(time.perf_counter())
-        server, grants = policy.server.grant(server, requests, draws)
+        server, grants = server_session.grant(server, requests, draws)
         marks.append(time.perf_counter())
-        state, plan = policy.client.plan(state, grants)
+        state, plan = clients_session.plan(state, grants)
         marks.append(time.perf_counter())
-        state, reports = policy.client.learn(state, plan, losses)
-        server, _ = policy.server.absorb(server, reports)
+        state, reports = clients_session.learn(state, plan, losses)
+        server, _ = server_session.absorb(server, reports)
         marks.append(time.perf_counter())
         times = dict(zip(("request", "grant", "plan", "learn"), np.diff(marks).tolist(), strict=True))
         times["round"] = marks[-1] - marks[0]

@@ -1,42 +1,79 @@
 """A policy of one's own: each client keeps a random set of models and predicts with the best so far, or tries another.
 
-ofms run digits --policy examples.epsilon_greedy --set epsilon=0.05      (from the project's folder)
+ofms run digits --policy examples.epsilon_greedy:algorithm --set epsilon=0.05      (from the project's folder)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ofms.policies.exp3 import Exp3
-from ofms.policies.exp3_client import Exp3Client
-from ofms.policies.granting_server import GrantingServer
-from ofms.policies.protocol import Fleet, Policy, require_budgets
+from ofms.policies import (
+    Algorithm,
+    Catalogue,
+    ClientDraws,
+    Flags,
+    Fleet,
+    Floats,
+    GrantingServer,
+    Grants,
+    Integers,
+    LossBound,
+    Plan,
+    Policy,
+    Purpose,
+    Share,
+    draw_model,
+    fill_budgets,
+    one_hot,
+)
 
 
 @dataclass(frozen=True)
 class Settings:
-    epsilon: float = 0.1
-    loss_bound: str = "clip"
+    epsilon: Share = 0.1
+    loss_bound: LossBound = "clip"
 
 
-class EpsilonGreedy(Exp3):
-    """Like Exp3, but all of the weight is on the model with the smallest loss so far."""
+@dataclass(frozen=True, eq=False)
+class State:  # Arrays with a leading client axis: one client on a device, a million in a simulation.
+    storage: Integers
+    budgets: Integers
+    losses: Floats
+    pmf: Floats
+    uniform: Floats
 
-    def probabilities(self, cumulative_losses: np.ndarray, subset: np.ndarray) -> np.ndarray:
-        best = np.where(subset, cumulative_losses, np.inf).argmin(axis=1)
-        leader = np.arange(subset.shape[1]) == best[:, None]
-        uniform = subset / subset.sum(axis=1, keepdims=True)
-        return np.asarray((1 - self.exploration) * leader + self.exploration * uniform)
+
+@dataclass(frozen=True)
+class Client:
+    epsilon: float
+
+    def start(self, catalogue: Catalogue, budgets: Integers) -> State:
+        nothing = np.zeros((budgets.size, len(catalogue)))
+        return State(catalogue.storage, budgets, nothing, nothing, np.zeros(budgets.size))
+
+    def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
+        order = draws.of_the_run().table(Purpose.SUBSET, state.storage.size)
+        wanted = fill_budgets(order, state.storage, state.budgets)
+        return replace(state, uniform=draws.uniform(Purpose.MODEL)), wanted
+
+    def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
+        best = np.where(grants.held, state.losses, np.inf).argmin(axis=1)
+        uniform = grants.held / grants.held.sum(axis=1, keepdims=True)
+        pmf = (1 - self.epsilon) * one_hot(best, uniform.shape[1]) + self.epsilon * uniform
+        chosen = one_hot(draw_model(pmf, state.uniform), pmf.shape[1])
+        return replace(state, pmf=pmf), Plan(grants.held, chosen, pmf, np.zeros(pmf.shape))
+
+    def learn(self, state: State, plan: Plan, losses: Floats) -> State:
+        return replace(state, losses=state.losses + np.where(plan.held, losses, 0.0))
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
-    require_budgets(fleet.catalogue, fleet.budgets)
-    rule = EpsilonGreedy(learning_rate=1.0, exploration=settings.epsilon, feedback="all", schedule=fleet.schedule)
     return Policy(
-        name="epsilon-greedy",
-        client=Exp3Client(rule, fleet.schedule, subset="random"),
-        server=GrantingServer(None),  # Grants what is asked for; nobody uploads.
-        local=None,  # Nothing is fine-tuned.
+        client=Client(settings.epsilon),
+        server=GrantingServer(),  # Grants what is asked for; without a local update, nothing is fine-tuned.
         loss_bound=settings.loss_bound,
         expected_weights=lambda client, server: client.pmf,
     )
+
+
+algorithm = Algorithm(Settings, Client, build)

@@ -13,7 +13,8 @@ from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
-from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.fleet import Fleet
+from ofms.policies.protocol import Policy
 from ofms.policies.registry import build_policy, settings_type
 
 

@@ -13,7 +13,7 @@ import pytest
 import ofms
 from ofms.core.schedule import Schedule
 from ofms.device.device import Device
-from ofms.policies.protocol import Fleet
+from ofms.policies.fleet import Fleet
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.storage.envelope import Envelope, decode, encode
 from tests.bench import INTERVAL, ROUNDS, SEED, Bench
@@ -109,14 +109,14 @@ def test_a_device_that_misses_exchanges_comes_back_with_what_it_learnt(bench: Be
             bench.coordinator.receive(client, envelope)
     bench.coordinator.close()
     device = bench.devices[1]
-    learnt = device._state.memory.state.cumulative_losses.copy()
+    learnt = device._state.memory.state.policy.cumulative_losses.copy()
     assert learnt.any()
     envelopes = bench.grant()
     assert sorted(envelopes) == [0, 2], "who did not answer is not in the next one"
     device.receive(bench.coordinator.welcome(1))
     answer = device.predict(bench.stream.x[1, 0])
     assert answer.id == INTERVAL, "meanwhile it goes on predicting"
-    assert (device._state.memory.state.cumulative_losses == learnt).all()
+    assert (device._state.memory.state.policy.cumulative_losses == learnt).all()
     for client, envelope in envelopes.items():
         bench.coordinator.receive(client, envelope)
     assert bench.coordinator.receive(1, bench.envelope(1)) == []
@@ -226,7 +226,7 @@ def test_losses_count_where_the_server_learns_from_them_and_nowhere_else(tmp_pat
     for client, envelope in envelopes.items():
         assert mab.coordinator.receive(client, envelope) == []
     mab.coordinator.close()
-    assert np.isfinite(mab.coordinator.state.cumulative_losses).all()
+    assert np.isfinite(mab.coordinator.state.policy.cumulative_losses).all()
     mab.close()
 
 

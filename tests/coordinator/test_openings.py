@@ -85,7 +85,7 @@ def test_an_old_answer_does_not_count_where_the_groups_changed(killed: Killed) -
 def test_a_device_that_had_answered_keeps_its_request_and_withdraws_its_report(killed: Killed) -> None:
     uploading, present = remaining(killed)
     old, device = killed.see(uploading), killed.fleet.devices[uploading]
-    learnt = device._state.memory.state.cumulative_losses.copy()
+    learnt = device._state.memory.state.policy.cumulative_losses.copy()
     grant = killed.reopen(present)[uploading]
     device.receive(grant)
     new = killed.fleet.envelope(uploading)
@@ -93,7 +93,7 @@ def test_a_device_that_had_answered_keeps_its_request_and_withdraws_its_report(k
     assert old.part("report")
     assert old.part("delta")
     assert set(new.arrays) == {f"request.{name}" for name in old.part("request")}
-    assert (device._state.memory.state.cumulative_losses == learnt).all(), "what it learnt stays"
+    assert (device._state.memory.state.policy.cumulative_losses == learnt).all(), "what it learnt stays"
     killed.persistence.receive(uploading, new)
     killed.persistence.close_exchange()
     assert killed.persistence.records.refusals == []

@@ -230,7 +230,7 @@ def test_what_may_change_at_a_restart(
         return
     persistence = PersistentCoordinator(Deployment(folder))
     assert (
-        persistence.coordinator.state.bandwidth
+        persistence.coordinator.session.bandwidth
         == persistence.coordinator.fleet.bandwidth
         == int(1.5 * persistence.coordinator.fleet.budgets.sum())
     )
@@ -269,11 +269,11 @@ def test_devices_may_be_added_to_a_deployment_that_went_on_for_a_while(tmp_path:
     add_device(folder, "device-3", "5", "127.0.0.1:9092")
     persistence = PersistentCoordinator(Deployment(folder))
     assert parameters(persistence) == before
-    learnt = [device._state.memory.state.cumulative_losses.tolist() for device in fleet.devices]
+    learnt = [device._state.memory.state.policy.cumulative_losses.tolist() for device in fleet.devices]
     fleet.exchange(persistence)
     assert len(persistence.records.counts) == CLIENTS + 1
     assert all(
-        device._state.memory.state.cumulative_losses.tolist() != each
+        device._state.memory.state.policy.cumulative_losses.tolist() != each
         for device, each in zip(fleet.devices, learnt, strict=True)
     )
     persistence.close()

@@ -18,7 +18,7 @@ from ofms.device.held_models import HeldModels
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from ofms.policies import MODULES
-from ofms.policies.protocol import Fleet
+from ofms.policies.fleet import Fleet
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.storage.envelope import Envelope, decode, encode
 from tests.devices import (
@@ -107,10 +107,10 @@ def test_labels_come_in_any_order_late_or_never(device: Device) -> None:
     envelope = device.collect(now=True)
     assert envelope is not None
     assert decode(envelope).values["exchange"] == 1
-    before = device._state.memory.state.cumulative_losses.copy()
+    before = device._state.memory.state.policy.cumulative_losses.copy()
     assert device.feedback(4, 0.2), "late labels still teach"
-    assert (device._state.memory.state.cumulative_losses >= before).all()
-    assert (device._state.memory.state.cumulative_losses > before).any()
+    assert (device._state.memory.state.policy.cumulative_losses >= before).all()
+    assert (device._state.memory.state.policy.cumulative_losses > before).any()
     assert device.predict(inputs[0]).id == 6, "it goes on predicting without a server"
     with pytest.raises(ofms.InvalidInput, match="label = nan"):
         device.feedback(2, float("nan"))
@@ -138,11 +138,11 @@ def test_outputs_of_models_that_go_are_kept_for_late_labels(device: Device, tmp_
     assert real == others, "what is not held takes no memory"
     kept = {model: float(output[0]) for model, output in device._state.memory.waiting[answer.id].outputs.items()}
     assert kept == pytest.approx(expected)
-    before = device._state.memory.state.cumulative_losses.copy()
+    before = device._state.memory.state.policy.cumulative_losses.copy()
     device.close()
     with Device(device.store, budget=device.budget, mail=False) as again:
         assert again.feedback(answer.id, 0.5)
-        gained = again._state.memory.state.cumulative_losses - before
+        gained = again._state.memory.state.policy.cumulative_losses - before
         assert set(np.flatnonzero(gained[0])) == set(held), "the models of then learn, though they are gone"
 
 

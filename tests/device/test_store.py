@@ -113,7 +113,7 @@ def test_a_full_disk_does_not_split_memory_from_what_is_written(
     """A grant whose snapshot cannot be written: the next event writes it, or nothing goes on."""
     coordinator: Coordinator = device.coordinator  # type: ignore[attr-defined]
     device.collect(now=True)
-    chosen = int(device._state.memory.state.chosen[0])
+    chosen = int(device._state.memory.state.policy.chosen[0])
     grant = grant_of(coordinator, [chosen])
     own = device._recorder.store.keep_snapshot
 

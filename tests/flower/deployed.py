@@ -32,8 +32,8 @@ from ofms.flower.processes import Process, free_port
 from ofms.flower.supervisor import Supervisor
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
-from ofms.policies.protocol import Fleet
-from ofms.simulator.fused import FusedSimulation
+from ofms.policies.fleet import Fleet
+from ofms.simulator.simulation import Simulation, make_simulation
 from ofms.storage.envelope import Envelope, decode, encode
 from tests.problems import policy_of
 
@@ -149,12 +149,12 @@ class Deployed:
     def parameters(self) -> list[dict[str, torch.Tensor]]:
         return PersistentCoordinator(Deployment(self.fleet), read_only=True).coordinator.tensors
 
-    def simulate(self) -> FusedSimulation:
+    def simulate(self) -> Simulation:
         bandwidth = PersistentCoordinator(Deployment(self.fleet), read_only=True).coordinator.fleet.bandwidth
         schedule = Schedule(self.exchanges * INTERVAL, INTERVAL)
         fleet = Fleet(self.dictionary.catalogue(), self.budgets, bandwidth, schedule)
         policy = policy_of("ofms-ft", fleet, **SETTINGS)
-        return FusedSimulation(policy, fleet, self.dictionary, self.stream, seed=SEED, hindsight=False)
+        return make_simulation(policy, fleet, self.dictionary, self.stream, seed=SEED, hindsight=False)
 
     def assert_simulated(self, clients: list[int]) -> int:
         """Choices, held sets and groups equal the simulator's, parameters to 1e-5; the bytes of models sent."""

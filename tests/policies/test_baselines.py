@@ -12,33 +12,35 @@ from hypothesis import strategies as st
 from ofms.core.draws import Draws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants
-from ofms.core.schedule import Schedule
 from ofms.policies.budgeted_experts import bin_probabilities, pack_bins
 from ofms.policies.exp3 import Exp3
-from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.fleet import Fleet
+from ofms.policies.protocol import Policy
+from ofms.policies.session import open_sessions
 from ofms.policies.subsets import fill_budgets, most_upload
 from tests.problems import catalogue_of, fleet_of, policy_of
 
 
 def first_exchange(policy: Policy, fleet: Fleet, losses: np.ndarray, seed: int = 0):
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
-    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
-    client, requests = policy.client.request(client, Draws(seed, 0))
-    server, grants = policy.server.grant(server, requests, Draws(seed, 0))
-    client, plan = policy.client.plan(client, grants)
-    client, reports = policy.client.learn(client, plan, np.where(plan.held, losses, np.nan))
-    return client, grants, plan, reports, policy.server.absorb(server, reports)[1]
+    clients, servers = open_sessions(policy, fleet)
+    client = clients.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
+    server = servers.open()
+    client, requests = clients.request(client, Draws(seed, 0))
+    server, grants = servers.grant(server, requests, Draws(seed, 0))
+    client, plan = clients.plan(client, grants)
+    client, reports = clients.learn(client, plan, np.where(plan.held, losses, np.nan))
+    return client, grants, plan, reports, servers.absorb(server, reports)[1]
 
 
 def test_exp3_over_a_subset_by_hand() -> None:
-    rule = Exp3(np.log(2.0), 0.1, "one", Schedule(10))
+    rule = Exp3(np.log(2.0), 0.1, "one", horizon=10)
     subset = np.array([[True, False, True, True]])
     # Weights 1, 1/2, 1/4 over the subset: 4/7, 2/7, 1/7; then a tenth of them uniform.
     pmf = rule.probabilities(np.array([[3.0, 0.0, 4.0, 5.0]]), subset)
     assert pmf[0].tolist() == pytest.approx([0.9 * 4 / 7 + 0.1 / 3, 0, 0.9 * 2 / 7 + 0.1 / 3, 0.9 / 7 + 0.1 / 3])
     losses = np.array([[0.5, 9.0, 0.2, 0.1]])
     assert rule.estimates(losses, np.array([2]), pmf, subset)[0].tolist() == pytest.approx([0, 0, 0.2 / pmf[0, 2], 0])
-    observed = Exp3(1.0, 0.0, "all", Schedule(10)).estimates(losses, np.array([2]), pmf, subset)
+    observed = Exp3(1.0, 0.0, "all", horizon=10).estimates(losses, np.array([2]), pmf, subset)
     assert observed[0].tolist() == [0.5, 0, 0.2, 0.1]
 
 
@@ -75,14 +77,15 @@ def test_random_subsets_are_uniform_over_those_that_fit() -> None:
 def test_non_fed_oms_keeps_its_subset_and_downloads_it_once() -> None:
     fleet = fleet_of([2, 2, 2, 2], [4, 6], rounds=4)
     policy = policy_of("non-fed-oms", fleet)
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
-    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    clients, servers = open_sessions(policy, fleet)
+    client = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    server = servers.open()
     held = []
     for exchange in range(4):
-        client, requests = policy.client.request(client, Draws(3, exchange))
-        server, grants = policy.server.grant(server, requests, Draws(3, exchange))
-        client, plan = policy.client.plan(client, grants)
-        client, _ = policy.client.learn(client, plan, np.where(plan.held, 0.5, np.nan))
+        client, requests = clients.request(client, Draws(3, exchange))
+        server, grants = servers.grant(server, requests, Draws(3, exchange))
+        client, plan = clients.plan(client, grants)
+        client, _ = clients.learn(client, plan, np.where(plan.held, 0.5, np.nan))
         held.append(plan.held.tolist())
         assert grants.sent.any() == (exchange == 0)
     assert held[0] == held[1] == held[2] == held[3]
@@ -136,31 +139,33 @@ def test_budgeted_experts_hold_the_bin_of_what_they_drew() -> None:
     state, _, plan, reports, _ = first_exchange(policy, fleet, np.full((1, 4), 0.5))
     assert plan.inclusion[0].tolist() == [0.75, 0.75, 0.25, 0.75]
     assert plan.held[0].tolist() in ([True, True, False, True], [False, False, True, False])
-    assert state.cumulative_losses[0].tolist() == pytest.approx((plan.held[0] * 0.5 / plan.inclusion[0]).tolist())
+    assert state.policy.cumulative_losses[0].tolist() == pytest.approx(
+        (plan.held[0] * 0.5 / plan.inclusion[0]).tolist()
+    )
     assert not reports.updated.any()
     # ln K/η + η R T/2, least at the tuned rate: √(2 R T ln K).
     assert policy.bound is not None
     assert policy.bound.tolist() == pytest.approx([np.sqrt(2 * 2 * fleet.schedule.rounds * np.log(4))])
-    with pytest.raises(InvalidInput, match="prediction = all: use one or mean"):
+    with pytest.raises(InvalidInput, match="prediction = all: use one of one, mean"):
         policy_of("budgeted-experts", fleet, prediction="all")
 
 
 def test_budgeted_experts_may_predict_with_the_mean_of_a_bin() -> None:
     fleet = fleet_of([3, 2, 2, 1], [6])
     policy = policy_of("budgeted-experts", fleet, prediction="mean", learning_rate=1.0)
+    clients, _ = open_sessions(policy, fleet)
     _, _, plan, _, _ = first_exchange(policy, fleet, np.full((1, 4), 0.5))
     assert plan.prediction_weights[0].tolist() == pytest.approx((plan.held[0] / plan.held[0].sum()).tolist())
-    state = replace(
-        policy.client.join(fleet.catalogue, fleet.budgets, np.arange(1)),
-        cumulative_losses=np.array([[0.0, 1.0, 2.0, 3.0]]),
-    )
+    state = clients.join(fleet.catalogue, fleet.budgets, np.arange(1))
+    learnt = replace(state.policy, cumulative_losses=np.array([[0.0, 1.0, 2.0, 3.0]]))
+    state = replace(state, policy=learnt)
     weights = np.exp(-np.array([0.0, 1.0, 2.0, 3.0]))
     votes, seeds = np.zeros(4), 400
     for seed in range(seeds):
-        drawn, requests = policy.client.request(state, Draws(seed, 0))
+        drawn, requests = clients.request(state, Draws(seed, 0))
         held = requests.wanted
         grants = Grants(0, np.arange(1), held, held, None, np.array([False]), 1, np.zeros(4, np.int64))
-        prediction_weights = policy.client.plan(drawn, grants)[1].prediction_weights[0]
+        prediction_weights = clients.plan(drawn, grants)[1].prediction_weights[0]
         assert prediction_weights.sum() == pytest.approx(1)
         assert prediction_weights[held[0]].tolist() == pytest.approx(
             (weights[held[0]] / weights[held[0]].sum()).tolist()

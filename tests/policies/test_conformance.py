@@ -18,8 +18,10 @@ from ofms.core.ledger import count_bytes
 from ofms.core.messages import Grants, Plan, Reports, Requests
 from ofms.core.states import flatten, unflatten
 from ofms.policies import MODULES
-from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.fleet import Fleet
+from ofms.policies.protocol import Policy
 from ofms.policies.registry import setting_names
+from ofms.policies.session import expected_weights, open_sessions
 from tests.problems import fleet_of, policy_of
 
 T = TypeVar("T")
@@ -49,33 +51,36 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 def new_states(policy: Policy, fleet: Fleet) -> tuple[Any, Any]:
     """Both halves before the first exchange."""
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
-    return client, policy.server.open(fleet.catalogue, fleet.bandwidth)
+    clients, servers = open_sessions(policy, fleet)
+    client = clients.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
+    return client, servers.open()
 
 
-def planned(policy: Policy, client: Any, server: Any, draws: Draws) -> tuple[Any, Any, Requests, Plan]:
+def planned(policy: Policy, fleet: Fleet, client: Any, server: Any, draws: Draws) -> tuple[Any, Any, Requests, Plan]:
     """Both halves once clients have their plan, with what they had asked for."""
-    client, requests = policy.client.request(client, draws)
-    server, grants = policy.server.grant(server, requests, draws)
-    client, plan = policy.client.plan(client, grants)
+    clients, servers = open_sessions(policy, fleet)
+    client, requests = clients.request(client, draws)
+    server, grants = servers.grant(server, requests, draws)
+    client, plan = clients.plan(client, grants)
     return client, server, requests, plan
 
 
 def play(policy: Policy, fleet: Fleet, seed: int, losses: np.ndarray) -> list[tuple[Requests, Grants, Any, Reports]]:
     """All exchanges, with the given [exchanges, N, K] losses; states must be left as they were."""
+    clients, servers = open_sessions(policy, fleet)
     client, server = new_states(policy, fleet)
     history = []
     for exchange in range(fleet.schedule.exchanges):
         draws = Draws(seed, exchange)
         before = as_plain(client), as_plain(server)
-        after, requests = policy.client.request(client, draws)
-        opened, grants = policy.server.grant(server, requests, draws)
+        after, requests = clients.request(client, draws)
+        opened, grants = servers.grant(server, requests, draws)
         assert (as_plain(client), as_plain(server)) == before
-        client, plan = policy.client.plan(after, grants)
+        client, plan = clients.plan(after, grants)
         server = opened
-        client, reports = policy.client.learn(client, plan, np.where(plan.held, losses[exchange], np.nan))
-        server, step = policy.server.absorb(server, reports)
-        prediction_weights = policy.expected_weights(client, server)
+        client, reports = clients.learn(client, plan, np.where(plan.held, losses[exchange], np.nan))
+        server, step = servers.absorb(server, reports)
+        prediction_weights = expected_weights(policy, client, server)
         assert prediction_weights.sum(axis=1) == pytest.approx(1, abs=1e-9)
         assert (prediction_weights >= 0).all()
         assert np.isfinite(step).all()
@@ -126,13 +131,14 @@ def test_the_same_seed_gives_the_same_run(name: str, fleet: Fleet, seed: int) ->
 def test_clients_alone_decide_as_they_do_together(name: str, fleet: Fleet, seed: int) -> None:
     """N clients in one array ask for the same as N arrays of one client."""
     policy = policy_of(name, fleet)
+    clients, _ = open_sessions(policy, fleet)
     everybody = np.arange(fleet.budgets.size)
     draws = Draws(seed, 0)
-    state = policy.client.join(fleet.catalogue, fleet.budgets, everybody)
-    together = policy.client.request(state, draws)[1]
+    state = clients.join(fleet.catalogue, fleet.budgets, everybody)
+    together = clients.request(state, draws)[1]
     alone = [
-        policy.client.request(
-            policy.client.join(fleet.catalogue, fleet.budgets[index : index + 1], everybody[index : index + 1]), draws
+        clients.request(
+            clients.join(fleet.catalogue, fleet.budgets[index : index + 1], everybody[index : index + 1]), draws
         )[1]
         for index in everybody
     ]
@@ -144,17 +150,18 @@ def test_clients_alone_decide_as_they_do_together(name: str, fleet: Fleet, seed:
 def test_states_can_be_saved_and_loaded(name: str, fleet: Fleet, seed: int) -> None:
     """A state taken apart into plain arrays and put together goes on as if nothing had happened."""
     policy = policy_of(name, fleet)
+    clients, servers = open_sessions(policy, fleet)
     client, server = new_states(policy, fleet)
     for exchange in range(3):
-        client, server, requests, plan = planned(policy, client, server, Draws(seed, exchange))
+        client, server, requests, plan = planned(policy, fleet, client, server, Draws(seed, exchange))
         losses = np.random.default_rng(exchange).random(plan.held.shape)
-        client, reports = policy.client.learn(client, plan, np.where(plan.held, losses, np.nan))
-        server, _ = policy.server.absorb(server, reports)
+        client, reports = clients.learn(client, plan, np.where(plan.held, losses, np.nan))
+        server, _ = servers.absorb(server, reports)
     again, again_server = map(through_a_file, (client, server), new_states(policy, fleet))
     draws = Draws(seed, 3)
-    expected, found = (policy.client.request(each, draws)[1] for each in (client, again))
+    expected, found = (clients.request(each, draws)[1] for each in (client, again))
     assert as_plain(found) == as_plain(expected)
-    expected_grants, found_grants = (policy.server.grant(each, requests, draws)[1] for each in (server, again_server))
+    expected_grants, found_grants = (servers.grant(each, requests, draws)[1] for each in (server, again_server))
     assert as_plain(found_grants) == as_plain(expected_grants)
 
 
@@ -162,14 +169,15 @@ def test_states_can_be_saved_and_loaded(name: str, fleet: Fleet, seed: int) -> N
 @settings(max_examples=20)
 def test_nothing_is_learnt_from_losses_that_a_client_need_not_know(name: str, fleet: Fleet, seed: int) -> None:
     policy = policy_of(name, fleet)
+    clients, _ = open_sessions(policy, fleet)
     client, server = new_states(policy, fleet)
-    client, _, _, plan = planned(policy, client, server, Draws(seed, 0))
+    client, _, _, plan = planned(policy, fleet, client, server, Draws(seed, 0))
     observed = policy.observed(plan)
     assert (observed <= plan.held).all()
     assert (observed >= (plan.prediction_weights > 0)).all(), "what predicts is evaluated anyway"
     losses = np.random.default_rng(seed).random(plan.held.shape)
     everything, needed = (
-        policy.client.learn(client, plan, np.where(known, losses, np.nan)) for known in (plan.held, observed)
+        clients.learn(client, plan, np.where(known, losses, np.nan)) for known in (plan.held, observed)
     )
     assert as_plain(needed[0]) == as_plain(everything[0])
     assert as_plain(needed[1]) == as_plain(everything[1])

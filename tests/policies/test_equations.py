@@ -12,6 +12,7 @@ from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Reports
 from ofms.policies import ofms_ft
+from ofms.policies.session import expected_weights, open_sessions
 from tests.problems import fleet_of, policy_of
 
 
@@ -19,26 +20,27 @@ def test_a_round_of_ofms_ft_by_hand() -> None:
     """Three models of cost 1, budget 2: two clusters of one model each, whatever is chosen."""
     fleet = fleet_of([1, 1, 1], [2, 2], bandwidth=2, rounds=10)
     policy = policy_of("ofms-ft", fleet, learning_rate=0.5, fine_tuning_rate=0.1)
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
-    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    clients, servers = open_sessions(policy, fleet)
+    client = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    server = servers.open()
     draws = Draws(3, 0)
-    client, requests = policy.client.request(client, draws)
+    client, requests = clients.request(client, draws)
     assert requests.wanted.sum(axis=1).tolist() == [2, 2]
-    server, grants = policy.server.grant(server, requests, draws)
+    server, grants = servers.grant(server, requests, draws)
     assert (grants.groups, int(grants.uploads.sum())) == (2, 1)
-    client, plan = policy.client.plan(client, grants)
+    client, plan = clients.plan(client, grants)
     # q = 1/3 (1 - 1/2) + 1/2 = 2/3; update_weight = α/q = 3.
     assert plan.inclusion == pytest.approx(2 / 3)
     assert plan.update_weight[grants.uploads][0][plan.held[grants.uploads][0]].tolist() == pytest.approx([3.0, 3.0])
-    client, reports = policy.client.learn(client, plan, np.where(plan.held, 0.4, np.nan))
-    assert client.cumulative_losses[plan.held] == pytest.approx(0.6)
-    assert client.cumulative_losses[~plan.held].tolist() == [0.0, 0.0]
-    client, _ = policy.client.request(client, Draws(3, 1))
+    client, reports = clients.learn(client, plan, np.where(plan.held, 0.4, np.nan))
+    assert client.policy.cumulative_losses[plan.held] == pytest.approx(0.6)
+    assert client.policy.cumulative_losses[~plan.held].tolist() == [0.0, 0.0]
+    client, _ = clients.request(client, Draws(3, 1))
     weight = np.exp(-0.5 * 0.6)
-    assert np.sort(policy.expected_weights(client, server)[0]) == pytest.approx(
+    assert np.sort(expected_weights(policy, client, server)[0]) == pytest.approx(
         np.array([weight, weight, 1]) / (1 + 2 * weight)
     )
-    server, step = policy.server.absorb(server, reports)
+    server, step = servers.absorb(server, reports)
     assert step.tolist() == [0.5, 0.5, 0.5]
     assert server.version.tolist() == reports.updated.any(axis=0).astype(int).tolist()
 
@@ -47,36 +49,42 @@ def test_what_a_client_requests_is_held_as_often_as_it_says() -> None:
     """Over many exchanges of the real halves: model, cluster and group are drawn independently of each other."""
     fleet = fleet_of([3, 2, 2, 1], [6, 6, 6, 6], bandwidth=12, rounds=4000)
     policy = policy_of("ofms-ft", fleet)
-    state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(4))
-    state = replace(state, cumulative_losses=np.tile([0.0, 1.0, 2.0, 3.0], (4, 1)), learning_rate=np.full(4, 0.5))
-    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    clients, servers = open_sessions(policy, fleet)
+    state = clients.join(fleet.catalogue, fleet.budgets, np.arange(4))
+    losses = np.tile([0.0, 1.0, 2.0, 3.0], (4, 1))
+    learnt = replace(state.policy, cumulative_losses=losses, learning_rate=np.full(4, 0.5))
+    state = replace(state, policy=learnt)
+    server = servers.open()
     held, weight, pairs = np.zeros(4), np.zeros(4), np.zeros((4, 2))
     exchanges = 4000
     for exchange in range(exchanges):
         draws = Draws(1, exchange)
-        drawn, requests = policy.client.request(state, draws)
-        _, grants = policy.server.grant(server, requests, draws)
-        _, plan = policy.client.plan(drawn, grants)
+        drawn, requests = clients.request(state, draws)
+        _, grants = servers.grant(server, requests, draws)
+        _, plan = clients.plan(drawn, grants)
         held += plan.held.mean(axis=0) / exchanges
         weight += plan.update_weight.mean(axis=0) / exchanges
         pairs[:, 0] += grants.uploads / exchanges
-        pairs[:, 1] += (grants.uploads & (drawn.chosen == 0)) / exchanges
-    assert held == pytest.approx(drawn.inclusion[0], abs=0.02)
+        pairs[:, 1] += (grants.uploads & (drawn.policy.chosen == 0)) / exchanges
+    assert held == pytest.approx(drawn.policy.inclusion[0], abs=0.02)
     assert weight == pytest.approx(np.ones(4), abs=0.06), "the gradient's weight is one in expectation"
     # Whether a client uploads does not depend on what it chose.
-    assert pairs[:, 1] == pytest.approx(pairs[:, 0] * policy.expected_weights(state, server)[0, 0], abs=0.03)
+    assert pairs[:, 1] == pytest.approx(pairs[:, 0] * expected_weights(policy, state, server)[0, 0], abs=0.03)
 
 
 def test_the_policy_caps_its_importance_weights() -> None:
     fleet = fleet_of([1] * 20, [2] * 3)
     for cap, most in ((None, 19.0), (4.0, 4.0)):
         policy = policy_of("ofms-ft", fleet, importance_cap=cap)
-        state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(3))
+        clients, servers = open_sessions(policy, fleet)
+        state = clients.join(fleet.catalogue, fleet.budgets, np.arange(3))
         cumulative = np.full((3, 20), 1e6)
         cumulative[:, 0] = 0
-        state, requests = policy.client.request(replace(state, cumulative_losses=cumulative), Draws(0, 0))
-        _, grants = policy.server.grant(policy.server.open(fleet.catalogue, 100), requests, Draws(0, 0))
-        assert policy.client.plan(state, grants)[1].update_weight.max() == pytest.approx(most)
+        state, requests = clients.request(
+            replace(state, policy=replace(state.policy, cumulative_losses=cumulative)), Draws(0, 0)
+        )
+        _, grants = servers.grant(servers.open(), requests, Draws(0, 0))
+        assert clients.plan(state, grants)[1].update_weight.max() == pytest.approx(most)
 
 
 def test_tuned_fine_tuning_takes_groups_clusters_and_the_interval_into_account() -> None:
@@ -90,15 +98,14 @@ def test_tuned_fine_tuning_takes_groups_clusters_and_the_interval_into_account()
 def test_followers_updates_count_for_the_groups_that_did_not_upload() -> None:
     fleet = fleet_of([2, 2], [4] * 6, bandwidth=4)
     policy = policy_of("fed-omd", fleet)
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(6))
-    client, requests = policy.client.request(client, Draws(0, 0))
-    server, grants = policy.server.grant(policy.server.open(fleet.catalogue, 4), requests, Draws(0, 0))
-    _, plan = policy.client.plan(client, grants)
+    clients, servers = open_sessions(policy, fleet)
+    client = clients.join(fleet.catalogue, fleet.budgets, np.arange(6))
+    client, requests = clients.request(client, Draws(0, 0))
+    server, grants = servers.grant(servers.open(), requests, Draws(0, 0))
+    _, plan = clients.plan(client, grants)
     assert (grants.groups, int(grants.uploads.sum())) == (3, 2)
     assert plan.update_weight[grants.uploads, 0].tolist() == [3.0, 3.0]
-    assert policy.server.absorb(server, policy.client.learn(client, plan, plan.prediction_weights)[1])[1][
-        0
-    ] == pytest.approx(1 / 6)
+    assert servers.absorb(server, clients.learn(client, plan, plan.prediction_weights)[1])[1][0] == pytest.approx(1 / 6)
 
 
 def test_mabs_tuned_rate() -> None:
@@ -111,27 +118,30 @@ def test_mabs_tuned_rate() -> None:
 def test_the_servers_step_is_a_multiplier_of_the_mean(step: float | str, expected: float) -> None:
     fleet = fleet_of([1, 1, 1], [2] * 4)
     policy = policy_of("ofms-ft", fleet, server_step=step)
-    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(4))
-    _, requests = policy.client.request(client, Draws(0, 0))
-    server, _ = policy.server.grant(server, requests, Draws(0, 0))
+    clients, servers = open_sessions(policy, fleet)
+    server = servers.open()
+    client = clients.join(fleet.catalogue, fleet.budgets, np.arange(4))
+    _, requests = clients.request(client, Draws(0, 0))
+    server, _ = servers.grant(server, requests, Draws(0, 0))
     reports = Reports(0, np.arange(4), None, np.zeros((4, 3), dtype=np.bool_))
-    assert policy.server.absorb(server, reports)[1].tolist() == [expected] * 3
+    assert servers.absorb(server, reports)[1].tolist() == [expected] * 3
 
 
 def test_rates_are_tuned_for_each_budget() -> None:
     """μ = 19 and 5 for twenty equal models and budgets of 2 and 5."""
     fleet = fleet_of([1] * 20, [2, 5], rounds=200)
     policy = policy_of("ofms-ft", fleet)
-    state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    clients, _ = open_sessions(policy, fleet)
+    state = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
     expected = [np.sqrt(np.log(20) / (mu * 200)) for mu in (19, 5)]
-    assert state.learning_rate == pytest.approx(expected)
+    assert state.policy.learning_rate == pytest.approx(expected)
 
 
 def test_the_published_rates() -> None:
     fleet = fleet_of([1] * 20, [5] * 3, rounds=200)
     policy = policy_of("ofms-ft", fleet, learning_rate="10/sqrt(T)", fine_tuning_rate="0.001/sqrt(T)")
-    assert policy.client.join(fleet.catalogue, fleet.budgets, np.arange(3)).learning_rate == pytest.approx(0.7071068)
+    clients, _ = open_sessions(policy, fleet)
+    assert clients.join(fleet.catalogue, fleet.budgets, np.arange(3)).policy.learning_rate == pytest.approx(0.7071068)
     assert policy.local is not None
     assert policy.local.rate == pytest.approx(7.071068e-5)
 
@@ -139,10 +149,11 @@ def test_the_published_rates() -> None:
 def test_a_frozen_dictionary_is_never_uploaded() -> None:
     fleet = fleet_of([1] * 3, [2] * 4)
     policy = policy_of("ofms-ft", fleet, fine_tuning_rate=0)
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(4))
-    client, requests = policy.client.request(client, Draws(0, 0))
-    _, grants = policy.server.grant(policy.server.open(fleet.catalogue, 100), requests, Draws(0, 0))
-    assert not policy.client.plan(client, grants)[1].update_weight.any()
+    clients, servers = open_sessions(policy, fleet)
+    client = clients.join(fleet.catalogue, fleet.budgets, np.arange(4))
+    client, requests = clients.request(client, Draws(0, 0))
+    _, grants = servers.grant(servers.open(), requests, Draws(0, 0))
+    assert not clients.plan(client, grants)[1].update_weight.any()
 
 
 def test_bounds_are_given_only_where_the_theorems_speak() -> None:
@@ -159,20 +170,21 @@ def test_bounds_are_given_only_where_the_theorems_speak() -> None:
 def test_mabs_server_learns_from_the_mean_loss_of_all_clients() -> None:
     fleet = fleet_of([1, 1], [2] * 2)
     policy = policy_of("mab", fleet, learning_rate=1.0, exploration=0.5)
-    server = policy.server.open(fleet.catalogue, 10)
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
-    client, requests = policy.client.request(client, Draws(0, 0))
-    server, grants = policy.server.grant(server, requests, Draws(0, 0))
+    clients, servers = open_sessions(policy, fleet)
+    server = servers.open()
+    client = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    client, requests = clients.request(client, Draws(0, 0))
+    server, grants = servers.grant(server, requests, Draws(0, 0))
     chosen = int(grants.held[0].argmax())
     assert grants.held.sum(axis=0)[chosen] == 2
     losses = np.full((2, 2), np.nan)
     losses[:, chosen] = [0.2, 0.6]
-    client, reports = policy.client.learn(client, policy.client.plan(client, grants)[1], losses)
-    server, _ = policy.server.absorb(server, reports)
-    assert server.cumulative_losses[chosen] == pytest.approx(0.4 / 0.5)
-    server, _ = policy.server.grant(server, requests, Draws(0, 1))
+    client, reports = clients.learn(client, clients.plan(client, grants)[1], losses)
+    server, _ = servers.absorb(server, reports)
+    assert server.policy.cumulative_losses[chosen] == pytest.approx(0.4 / 0.5)
+    server, _ = servers.grant(server, requests, Draws(0, 1))
     weight = np.exp(-0.8)
-    assert server.pmf[chosen] == pytest.approx(0.5 * weight / (1 + weight) + 0.25)
+    assert server.policy.pmf[chosen] == pytest.approx(0.5 * weight / (1 + weight) + 0.25)
 
 
 def test_one_model_policies_take_a_name_or_an_index() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from ofms.compute import threads
+from ofms.compute import samples, updates
+from ofms.compute.protocol import Tensors
 from ofms.core.errors import NotFinite
 from ofms.core.packing import partition_models
 from ofms.core.schedule import Schedule
@@ -18,10 +20,11 @@ from ofms.core.selection import inclusion_probabilities
 from ofms.core.selection_loss import selection_loss
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
-from ofms.policies.protocol import Fleet, GradientStep
+from ofms.policies.fleet import Fleet
+from ofms.policies.local_updates import GradientStep
 from ofms.simulator.exchange import Exchange
-from ofms.simulator.fused import FusedSimulation, Parameters
 from ofms.simulator.loopback import LoopbackSimulation
+from ofms.simulator.simulation import make_simulation
 from tests.policy_settings import SETTINGS
 from tests.problems import image_problem, policy_of, regression_problem
 
@@ -37,11 +40,11 @@ def fleet_for(dictionary: Dictionary, stream: Stream, interval: int) -> Fleet:
 
 def both(
     problem: str, name: str, interval: int, dtype: torch.dtype, **settings: Any
-) -> tuple[list[Exchange], Parameters, list[Exchange], Parameters]:
+) -> tuple[list[Exchange], list[Tensors], list[Exchange], list[Tensors]]:
     dictionary, stream = PROBLEMS[problem]()
     fleet = fleet_for(dictionary, stream, interval)
     policy = policy_of(name, fleet, **SETTINGS[name] | settings)
-    fused = FusedSimulation(policy, fleet, dictionary, stream, seed=5, dtype=dtype)
+    fused = make_simulation(policy, fleet, dictionary, stream, seed=5, dtype=dtype)
     loopback = LoopbackSimulation(policy, fleet, dictionary, stream, seed=5, dtype=dtype)
     return list(fused.exchanges()), fused.parameters(), list(loopback.exchanges()), loopback.parameters()
 
@@ -50,8 +53,11 @@ def both(
 def _pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small problems fit into one piece of work; cut small, they go through several, as large ones do."""
     if request.param == "in small pieces":
-        for name, size in (("_IMAGES", 7), ("_VECTORS", 5), ("_MODELS", 2), ("_VALUES", 300)):
-            monkeypatch.setattr(threads, f"{name}_AT_ONCE", size)
+        for module, name, size in (
+            *((samples, "_IMAGES", 7), (samples, "_VECTORS", 5)),
+            *((updates, "_MODELS", 2), (updates, "_VALUES", 300)),
+        ):
+            monkeypatch.setattr(module, f"{name}_AT_ONCE", size)
 
 
 @pytest.mark.usefixtures("_pieces")
@@ -75,6 +81,9 @@ def test_simulator_and_loopback_agree(problem: str, name: str, interval: int, dt
         assert one.losses == pytest.approx(other.losses, rel=tolerance, abs=tolerance)
         assert one.client_losses == pytest.approx(other.client_losses, rel=tolerance, abs=tolerance)
         assert one.scores == pytest.approx(other.scores, rel=tolerance, abs=tolerance)
+        assert (one.frozen_scores is None) == (other.frozen_scores is None) == (local is None)
+        if one.frozen_scores is not None and other.frozen_scores is not None:
+            assert one.frozen_scores == pytest.approx(other.frozen_scores, rel=tolerance, abs=tolerance)
         assert one.expected_weights == pytest.approx(other.expected_weights, rel=tolerance, abs=tolerance)
         # What an update may add to a parameter: rate · 1/N · Σ_i w_i‖g_i‖∞, where ‖g‖∞ is some ten in these problems,
         # times the steps of a local training.
@@ -103,7 +112,7 @@ def test_one_fused_step_is_the_sum_of_the_clients_own_gradients() -> None:
             dictionary, stream = make()
             fleet = fleet_for(dictionary, stream, 1)
             policy = policy_of("ofms-ft", fleet, fine_tuning_rate=1.0, learning_rate=0.1)
-            fused = FusedSimulation(policy, fleet, dictionary, stream, seed=1, dtype=dtype)
+            fused = make_simulation(policy, fleet, dictionary, stream, seed=1, dtype=dtype)
             loopback = LoopbackSimulation(policy, fleet, dictionary, stream, seed=1, dtype=dtype)
             plan = next(iter(fused.exchanges())).plan
             clients = loopback.clients
@@ -146,7 +155,7 @@ def test_the_number_of_workers_changes_no_bit(problem: str, name: str) -> None:
     policy = policy_of(name, fleet, **SETTINGS[name])
     results = []
     for workers in (1, 2, 5, 2):
-        simulation = FusedSimulation(policy, fleet, dictionary, stream, seed=9, workers=workers)
+        simulation = make_simulation(policy, fleet, dictionary, stream, seed=9, workers=workers)
         exchanges = list(simulation.exchanges())
         results.append((exchanges, simulation.parameters()))
     first, parameters = results[0]
@@ -166,12 +175,12 @@ def test_hindsight_changes_nothing_but_what_is_measured(problem: str, name: str)
     policy = policy_of(name, fleet, **SETTINGS[name])
     runs = []
     for hindsight in (True, False):
-        simulation = FusedSimulation(policy, fleet, dictionary, stream, seed=9, hindsight=hindsight)
+        simulation = make_simulation(policy, fleet, dictionary, stream, seed=9, hindsight=hindsight)
         runs.append((list(simulation.exchanges()), simulation.parameters()))
     (seen, parameters), (unseen, others) = runs
     for one, other in zip(seen, unseen, strict=True):
         assert np.isfinite(one.losses).all()
-        assert (np.isfinite(other.losses) == other.plan.held[:, None]).all()
+        assert (np.isfinite(other.losses) == policy.observed(other.plan)[:, None]).all()
         assert one.scores.tobytes() == other.scores.tobytes()
         assert one.plan.held.tolist() == other.plan.held.tolist()
     for mine, theirs in zip(parameters, others, strict=True):
@@ -186,7 +195,7 @@ def test_the_proofs_inequality_holds_on_simulated_runs() -> None:
     policy = policy_of("ofms-ft", fleet, learning_rate=rate, loss_bound="saturate", fine_tuning_rate=0.05)
     mixed, squares = np.zeros(stream.clients), np.zeros(stream.clients)
     totals = np.zeros((stream.clients, len(dictionary)))
-    for exchange in FusedSimulation(policy, fleet, dictionary, stream, seed=3).exchanges():
+    for exchange in make_simulation(policy, fleet, dictionary, stream, seed=3).exchanges():
         losses = selection_loss(exchange.losses, "saturate").sum(axis=1)
         estimates = np.where(exchange.plan.held, losses / exchange.plan.inclusion, 0.0)
         assert exchange.plan.inclusion == pytest.approx(
@@ -216,8 +225,8 @@ def test_perfedavg_predicts_with_a_copy_adapted_to_the_past() -> None:
     fleet = fleet_for(dictionary, Stream(x, y, "regression"), 1)
     policy = policy_of("perfedavg", fleet, local_rate=0, adaptation_rate=0.1, window=2)
     simulations = [
-        kind(policy, fleet, dictionary, Stream(x, y, "regression"), seed=0)
-        for kind in (FusedSimulation, LoopbackSimulation)
+        make_simulation(policy, fleet, dictionary, Stream(x, y, "regression"), seed=0, loopback=loopback)
+        for loopback in (False, True)
     ]
     for simulation in simulations:
         client_losses = [exchange.client_losses[0, 0, 0] for exchange in simulation.exchanges()]
@@ -234,7 +243,7 @@ def test_the_policy_learns_from_the_bounded_loss() -> None:
     fleet = fleet_for(dictionary, stream, 1)
     for bound in ("saturate", "raw"):
         policy = policy_of("ofms-ft", fleet, learning_rate=1.0, loss_bound=bound, fine_tuning_rate=0)
-        first, second = list(FusedSimulation(policy, fleet, dictionary, stream, seed=3).exchanges())[:2]
+        first, second = list(make_simulation(policy, fleet, dictionary, stream, seed=3).exchanges())[:2]
         losses = selection_loss(first.losses[:, 0], bound)
         estimates = np.where(first.plan.held, losses / first.plan.inclusion, 0.0)
         weights = np.exp(-estimates)
@@ -263,21 +272,21 @@ def test_networks_that_look_like_plain_ones_run_as_they_are(make: Callable[[floa
         dictionary = Dictionary.from_modules({f"net{k}": make(k) for k in range(4)}, task="regression")
     fleet = fleet_for(dictionary, stream, 1)
     policy = policy_of("ofms-ft", fleet, fine_tuning_rate=0.05, learning_rate=0.5, loss_bound="clip")
-    fused = FusedSimulation(policy, fleet, dictionary, stream, seed=0)
+    fused = make_simulation(policy, fleet, dictionary, stream, seed=0)
     loopback = LoopbackSimulation(policy, fleet, dictionary, stream, seed=0)
     for one, other in zip(fused.exchanges(), loopback.exchanges(), strict=True):
         assert one.losses == pytest.approx(other.losses, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("simulation", [FusedSimulation, LoopbackSimulation])
-def test_an_update_that_is_not_finite_names_client_model_and_round(simulation: type[Any]) -> None:
+@pytest.mark.parametrize("loopback", [False, True])
+def test_an_update_that_is_not_finite_names_client_model_and_round(loopback: bool) -> None:
     dictionary, stream = regression_problem()
     fleet = fleet_for(dictionary, stream, 1)
     policy = policy_of("ofms-ft", fleet, fine_tuning_rate=1e38, learning_rate=0.5, loss_bound="raw")
     with pytest.raises(
         NotFinite, match=r"(net\d in round \d+ is not finite \(client \d)|(client \d with net\d in round)"
     ):
-        list(simulation(policy, fleet, dictionary, stream, seed=0).exchanges())
+        list(make_simulation(policy, fleet, dictionary, stream, seed=0, loopback=loopback).exchanges())
 
 
 def test_statistics_of_batch_norm_stay_as_they_are() -> None:
@@ -296,10 +305,47 @@ def test_only_trainable_parameters_move() -> None:
     assert (dictionary.catalogue().upload < dictionary.catalogue().storage).all()
     fleet = fleet_for(dictionary, stream, 1)
     policy = policy_of("ofms-ft", fleet, fine_tuning_rate=0.1)
-    fused = FusedSimulation(policy, fleet, dictionary, stream, seed=0)
+    fused = make_simulation(policy, fleet, dictionary, stream, seed=0)
     loopback = LoopbackSimulation(policy, fleet, dictionary, stream, seed=0)
     list(fused.exchanges()), list(loopback.exchanges())
     for model, mine, theirs in zip(dictionary.models, fused.parameters(), loopback.parameters(), strict=True):
         for key, tensor in mine.items():
             assert tensor == pytest.approx(theirs[key], abs=1e-4)
             assert torch.equal(tensor, model.tensors[key]) != key.startswith("0.")
+
+
+@pytest.mark.parametrize("loopback", [False, True])
+def test_a_diverged_model_ends_only_runs_that_observe_it(loopback: bool) -> None:
+    """RMS-FT observes the one model that predicts: another one that it merely holds may overflow."""
+    dictionary, stream = regression_problem(clients=2, rounds=3)
+    fleet = fleet_for(dictionary, stream, 1)
+    fleet = replace(fleet, bandwidth=2 * fleet.bandwidth)
+    policy = policy_of("rms-ft", fleet, fine_tuning_rate=0)
+    huge = {name: torch.full_like(tensor, 1e30) for name, tensor in dictionary.models[2].tensors.items()}
+    broken = replace(
+        dictionary,
+        models=tuple(replace(model, tensors=huge) if k == 2 else model for k, model in enumerate(dictionary.models)),
+    )
+    ended = set()
+    for seed in range(20):
+        # Its choices do not depend on losses, so the sound dictionary tells what the broken one will meet.
+        plans = [each.plan for each in make_simulation(policy, fleet, dictionary, stream, seed=seed).exchanges()]
+        simulation = make_simulation(policy, fleet, broken, stream, seed=seed, loopback=loopback)
+        if any(plan.prediction_weights[:, 2].any() for plan in plans):
+            with pytest.raises(NotFinite, match="net2"):
+                list(simulation.exchanges())
+            ended.add("predicting")
+        elif any(plan.held[:, 2].any() for plan in plans):
+            assert len(list(simulation.exchanges())) == 3
+            ended.add("held")
+    assert ended == {"predicting", "held"}
+
+
+def test_perfedavgs_frozen_score_adapts_too() -> None:
+    """With a rate so small that fine-tuning changes nothing, the frozen dictionary scores the same."""
+    dictionary, stream = regression_problem()
+    fleet = fleet_for(dictionary, stream, 1)
+    policy = policy_of("perfedavg", fleet, local_rate=1e-12, adaptation_rate=0.05, window=5)
+    for loopback in (False, True):
+        for exchange in make_simulation(policy, fleet, dictionary, stream, seed=0, loopback=loopback).exchanges():
+            assert exchange.frozen_scores == pytest.approx(exchange.scores, rel=1e-4, abs=1e-6)

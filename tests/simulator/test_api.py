@@ -25,8 +25,8 @@ def test_regret_is_the_definition() -> None:
     """Σ_t ⟨p_t, L_t⟩ - min_k Σ_t L_tk, from the records of the exchanges."""
     from ofms.core.schedule import Schedule
     from ofms.core.selection_loss import selection_loss
-    from ofms.policies.protocol import Fleet
-    from ofms.simulator.fused import FusedSimulation
+    from ofms.policies.fleet import Fleet
+    from ofms.simulator.simulation import make_simulation
     from tests.problems import policy_of
 
     dictionary, stream = image_problem()
@@ -38,7 +38,7 @@ def test_regret_is_the_definition() -> None:
     fleet = Fleet(catalogue, budgets, int(budgets.sum()), Schedule(stream.rounds, 5))
     policy = policy_of("ofms-ft", fleet, learning_rate=0.3, loss_bound="saturate")
     client_losses, losses = 0.0, 0.0
-    for exchange in FusedSimulation(policy, fleet, dictionary, stream, seed=0).exchanges():
+    for exchange in make_simulation(policy, fleet, dictionary, stream, seed=0).exchanges():
         bounded = selection_loss(exchange.losses, "saturate")
         client_losses = client_losses + (exchange.expected_weights[:, None] * bounded).sum(axis=(1, 2))
         losses = losses + bounded.sum(axis=1)

@@ -19,11 +19,11 @@ from ofms.cli import _main
 from ofms.core.draws import Draws
 from ofms.core.states import flatten, unflatten
 from ofms.policies import MODULES
-from ofms.runs import interrupt
-from ofms.runs.checkpoint import Checkpoints
+from ofms.policies.session import open_sessions
+from ofms.runs import interrupt, observers
+from ofms.runs.checkpoint import Checkpoints, Inputs
 from ofms.runs.interrupt import RunInterrupted, StopRequest
 from ofms.runs.units import human_bytes
-from ofms.simulator import api
 from tests.problems import fleet_of, image_problem, policy_of, regression_problem
 
 
@@ -72,9 +72,9 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
         {"warm_up": 2} if policy not in ("mab", "non-fed-oms", "budgeted-experts") else {}
     )
     ofms.simulate(policy=policy, out=tmp_path / "whole", **options, **settings)
-    monkeypatch.setattr(api, "StopRequest", StopAfter)
+    monkeypatch.setattr(observers, "StopRequest", StopAfter)
     monkeypatch.setattr(StopAfter, "looks", 3)
-    with pytest.raises(RunInterrupted, match=r"stopped after round 8 of \d+; go on with: ofms run --resume"):
+    with pytest.raises(RunInterrupted, match=r"stopped after round 8 of \d+; continue with: ofms run --resume"):
         ofms.simulate(policy=policy, out=tmp_path / "parts", **options, **settings)
     monkeypatch.setattr(StopAfter, "looks", 1)
     with pytest.raises(RunInterrupted, match="stopped after round 12"):
@@ -93,13 +93,14 @@ def test_states_survive_being_taken_apart() -> None:
     fleet = fleet_of([4, 3, 2], [8, 9], rounds=5)
     for name in MODULES:
         policy = policy_of(name, fleet)
-        state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
-        state, _ = policy.client.request(state, Draws(1, 0))
+        clients, _ = open_sessions(policy, fleet)
+        state = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
+        state, _ = clients.request(state, Draws(1, 0))
         arrays, values = flatten(state)
         json.dumps(values)
-        fresh = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(2))
+        fresh = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
         again = unflatten(fresh, arrays, values)
-        expected, found = (policy.client.request(each, Draws(1, 1))[1] for each in (state, again))
+        expected, found = (clients.request(each, Draws(1, 1))[1] for each in (state, again))
         assert found.wanted.tolist() == expected.wanted.tolist()
         some = next(iter(arrays))
         with pytest.raises((ValueError, KeyError)):
@@ -154,7 +155,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An interrupted run of a stream and a dictionary of one's own."""
     dictionary, stream = regression_problem()
     with monkeypatch.context() as patch:
-        patch.setattr(api, "StopRequest", StopAfter)
+        patch.setattr(observers, "StopRequest", StopAfter)
         patch.setattr(StopAfter, "looks", 5)
         with pytest.raises(RunInterrupted):
             ofms.simulate(models=dictionary, stream=stream, budget="3", bandwidth="60%", out=tmp_path / "run")
@@ -222,21 +223,26 @@ def test_the_bytes_shown_are_those_of_the_whole_run(stopped: Path, capsys: pytes
     assert last.endswith(f"down {down}, up {up}")
 
 
-def test_a_run_client_by_client_says_so_and_does_not_go_on_as_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("policy", ["ofms-ft", "mab", "perfedavg"])
+def test_a_run_client_by_client_goes_on_as_one(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dictionary, stream = regression_problem()
     options = {"models": dictionary, "stream": stream}
+    settings = {"budget": "3", "bandwidth": "60%", "policy": policy, "loopback": True}
+    settings |= {} if policy == "mab" else {"warm_up": 2}
+    ofms.simulate(out=tmp_path / "whole", **settings, **options)
     with monkeypatch.context() as patch:
-        patch.setattr(api, "StopRequest", StopAfter)
-        patch.setattr(StopAfter, "looks", 2)
-        with pytest.raises(RunInterrupted, match="it has to start again"):
-            ofms.simulate(budget="3", bandwidth="60%", out=tmp_path / "run", loopback=True, **options)
-    with pytest.raises(ofms.InvalidInput, match="a run client by client keeps no checkpoints"):
-        ofms.simulate(resume=tmp_path / "run", **options)
-    again = ofms.simulate(str(tmp_path / "run" / "config.toml"), **options)
-    assert again.config.loopback
-    assert "seconds" in again.clients, "what only the loopback measures"
+        patch.setattr(observers, "StopRequest", StopAfter)
+        patch.setattr(StopAfter, "looks", 7)
+        with pytest.raises(RunInterrupted, match="continue with"):
+            ofms.simulate(out=tmp_path / "parts", **settings, **options)
+    resumed = ofms.simulate(resume=tmp_path / "parts", **options)
+    assert resumed.config.loopback
+    assert "seconds" in resumed.clients, "what only the loopback measures"
+    whole, parts = files(tmp_path / "whole"), files(tmp_path / "parts")
+    assert whole.pop("clients.npz seconds") != parts.pop("clients.npz seconds")
+    assert parts == whole
+    again = ofms.simulate(str(tmp_path / "parts" / "config.toml"), **options)
+    assert again.score.tolist() == resumed.score.tolist()
 
 
 def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +255,7 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, capsys: p
 def test_checkpoints_take_a_fiftieth_of_the_time_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("ofms.runs.checkpoint.time.perf_counter", lambda: now[0])
-    checkpoints = Checkpoints(tmp_path, every=10.0)
+    checkpoints = Checkpoints(tmp_path, 10.0, {}, Inputs("dictionary", "stream"))
     now[0] = 9.9
     assert not checkpoints.due
     now[0] = 10.0

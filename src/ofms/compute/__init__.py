@@ -1,1 +1,1 @@
-"""Losses and updates on tensors. It knows models and samples, and nothing of policies' states."""
+"""Losses, scores and updates on tensors: `protocol.py` is what a simulation sees, `threads.py` this machine."""

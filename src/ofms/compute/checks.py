@@ -1,4 +1,4 @@
-"""Checks at the edges of compute: that models and samples fit, and that numbers stay finite."""
+"""Checks where models and samples enter compute, and that numbers stay finite."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 
 
-def require_fit(dictionary: Dictionary, stream: Stream) -> int:
-    """Refuse models that do not take the stream's samples; returns the width of their outputs."""
+def require_fit(dictionary: Dictionary, stream: Stream) -> None:
+    """Reject models that do not take the stream's samples."""
     if dictionary.task != stream.task:
         raise InvalidInput("task", dictionary.task, f"the dictionary's; the stream is for {stream.task}")
     samples = torch.from_numpy(np.ascontiguousarray(np.resize(stream.x[:1, :2], (2, *stream.x.shape[2:]))))
@@ -42,16 +42,15 @@ def require_fit(dictionary: Dictionary, stream: Stream) -> int:
         raise InvalidInput("models", next(iter(widths)), f"a regression model has one output, not {width}")
     if dictionary.task == "classification" and int(stream.y.max()) >= width:
         raise InvalidInput("stream targets", int(stream.y.max()), f"the models know classes 0 to {width - 1}")
-    return width
 
 
-def require_finite_losses(losses: Floats, held: Flags, names: list[str], first: int, client: int = 0) -> None:
-    """Refuse [N, n, K] losses of held models that are not finite, before anything is learnt from them."""
-    broken = ~np.isfinite(losses) & held[:, None]
+def require_finite_losses(losses: Floats, observed: Flags, names: list[str], first: int) -> None:
+    """Reject [N, n, K] losses of observed models that are not finite, before anything is learnt from them."""
+    broken = ~np.isfinite(losses) & observed[:, None]
     if broken.any():
         row, step, model = (int(index) for index in np.argwhere(broken)[0])
         raise NotFinite(
-            f"the loss of client {client + row} with {names[model]} in round {first + step + 1} is "
+            f"the loss of client {row} with {names[model]} in round {first + step + 1} is "
             f"{losses[row, step, model]}; nothing was learnt from it"
         )
 
@@ -65,7 +64,7 @@ def is_finite(tensors: Iterable[torch.Tensor]) -> bool:
 
 
 def not_finite_update(name: str, client: int, weight: float, window_stop: int) -> NotFinite:
-    """What to say of an update that is not finite."""
+    """The error of an update that is not finite."""
     return NotFinite(
         f"fine-tuning {name} in round {window_stop} is not finite (client {client}, weight {weight:.3g}): "
         "lower fine_tuning_rate or local_rate, or cap the importance weights"

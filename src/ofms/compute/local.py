@@ -1,4 +1,4 @@
-"""One client's networks with parameters of its own: outputs, ordinary local training, updates to upload."""
+"""One client's networks: outputs, ordinary local training, updates to upload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.func import functional_call
 from ofms.compute.tasks import sample_losses
 from ofms.core.typing import Floats
 from ofms.models.dictionary import Task
-from ofms.policies.protocol import Adapted, GradientStep, LocalUpdate
+from ofms.policies.local_updates import Adapted, GradientStep, LocalUpdate
 
 Tensors = dict[str, torch.Tensor]
 
@@ -43,10 +43,10 @@ class LocalNetworks:
         update_weight: float,
         local: LocalUpdate,
     ) -> Tensors:
-        """The update of a model to upload: a weighted gradient step, or the weighted local training."""
+        """The update of a model to upload: a weighted gradient step, or the weighted result of local training."""
         start = self._start(model, tensors)
         if isinstance(local, GradientStep):
-            slopes = self._gradient(model, tensors, start, x, y, torch.from_numpy(update_weight * weights).to(x.dtype))
+            slopes = self._gradient(model, tensors, start, x, y, torch.from_numpy(update_weight * weights).to(x))
             return {name: -local.rate * slope for name, slope in slopes.items()}
         current = start
         for _ in range(local.epochs):

@@ -1,4 +1,4 @@
-"""Local updates that cannot be fused: every client with parameters of its own, side by side where that is faster."""
+"""Local updates that cannot be fused: every client has its own parameters; side by side where that is faster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 
 from ofms.compute.tasks import sample_losses
 from ofms.models.dictionary import Task
-from ofms.policies.protocol import Adapted, Epochs
+from ofms.policies.local_updates import Adapted, Epochs
 
 Tensors = dict[str, torch.Tensor]
 
@@ -80,7 +80,7 @@ def _gradient_function(module: nn.Module, task: Task) -> Callable[[Tensors, torc
 
 
 def _are_images(x: torch.Tensor) -> bool:
-    """Side by side convolutions become grouped ones, for which there is no fast kernel: one client after another."""
+    """Convolutions vectorised over clients are grouped ones, which have no fast kernel: one client after another."""
     return x.ndim == 5
 
 

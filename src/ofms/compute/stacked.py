@@ -1,7 +1,7 @@
-"""Fully connected networks of one architecture as one batched product a layer.
+"""Fully connected networks of one architecture as one batched product per layer.
 
-With twenty small networks, launching kernels and recording them for automatic differentiation takes longer than
-computing. Stacked, a layer of all of them is one kernel, and the backward pass is written out.
+With twenty small networks, launching kernels and recording them for automatic differentiation takes longer than the
+arithmetic. Stacked, a layer of all of them is one kernel, and the backward pass is written out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Stack:
 
     def some(self, positions: list[int]) -> Stack:
         """A stack of some of the models, with parameters of its own."""
-        index = torch.tensor(positions)
+        index = torch.tensor(positions, device=self.layers[0].weight.device)
         layers = [
             replace(layer, weight=layer.weight.index_select(0, index), bias=layer.bias.index_select(0, index))
             for layer in self.layers
@@ -105,29 +105,30 @@ def _weight_gradients(slope: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
 
 
 class Workspace:
-    """Memory for what lies between layers, used again by the next call: fresh pages cost more than filling them.
+    """Memory for activations and slopes, reused by the next call: allocating pages costs more than filling them.
 
     It belongs to one thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._buffers: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
 
     def tensor(self, kind: str, number: int, like: torch.Tensor) -> torch.Tensor:
-        """A tensor of the shape and type of `like`, with any content."""
+        """An uninitialised tensor of the shape and type of `like`."""
         return self.shaped(kind, number, like.shape, like.dtype)
 
     def shaped(self, kind: str, number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of some shape and type, with any content."""
+        """An uninitialised tensor."""
         size = math.prod(shape)
         buffer = self._buffers.get((kind, number, dtype))
         if buffer is None or buffer.numel() < size:
-            buffer = self._buffers[kind, number, dtype] = torch.empty(size, dtype=dtype)
+            buffer = self._buffers[kind, number, dtype] = torch.empty(size, dtype=dtype, device=self.device)
         return buffer[:size].view(*shape)
 
 
 def _forward(layers: list[Layer], inputs: torch.Tensor, workspace: Workspace) -> list[torch.Tensor]:
-    """The inputs and what each layer makes of them; the last is the caller's, the others are the workspace's."""
+    """The inputs and the outputs of each layer; the last is the caller's, the others are the workspace's."""
     activations = [inputs]
     for depth, layer in enumerate(layers):
         weight = layer.weight.transpose(1, 2)

@@ -1,4 +1,4 @@
-"""What a task's loss and its score are."""
+"""Losses and scores of the two tasks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,6 @@ def sample_losses(outputs: torch.Tensor, targets: torch.Tensor, task: Task) -> t
     if task == "classification":
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
     return (outputs.squeeze(-1) - targets).square()
-
-
-def mixed_predictions(outputs: AnyArray, prediction_weights: Floats, task: Task) -> Floats:
-    """[N, n, C] the predictions that clients make from [N, n, K, C] outputs and [N, K] votes.
-
-    Values are averaged; of classifiers, the probabilities are. Models without a prediction_weights may have any output.
-    """
-    values = softmax(outputs) if task == "classification" else outputs
-    used = np.where((prediction_weights > 0)[:, None, :, None], values, 0.0)
-    mixed: Floats = np.einsum("nk,nskc->nsc", prediction_weights, used)
-    return mixed
 
 
 def scores(predictions: AnyArray, targets: AnyArray, task: Task) -> Floats:

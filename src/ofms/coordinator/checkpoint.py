@@ -122,10 +122,7 @@ class Checkpoint:
             raise InvalidInput("checkpoint", self.path, remedy)
         coordinator.deployment, coordinator.exchange = str(values["deployment"]), int(values["exchange"])
         coordinator.frozen = bool(values["frozen"])
-        kept = dict(values["state"])
-        if "state.bandwidth" in kept:
-            kept["state.bandwidth"] = coordinator.fleet.bandwidth
-        coordinator.state = unflatten(coordinator.state, dict(envelope.arrays), kept, "state.")
+        coordinator.state = unflatten(coordinator.state, dict(envelope.arrays), dict(values["state"]), "state.")
         for client in values["requests"]:
             arrays = envelope.part(f"request.{client}") | {"exchange": np.asarray(coordinator.exchange)}
             coordinator.requests[int(client)] = Requests.from_arrays(arrays)

@@ -23,8 +23,9 @@ from ofms.core.messages import Grants, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Integers
 from ofms.models.dictionary import Dictionary
-from ofms.policies.protocol import Fleet
+from ofms.policies.fleet import Fleet
 from ofms.policies.registry import build_policy, settings_type
+from ofms.policies.session import ServerSession
 from ofms.storage.envelope import Envelope, decode
 from ofms.storage.tensors import decode_tensors, encode_tensors
 
@@ -80,7 +81,8 @@ class Coordinator:
         self.deployment = secrets.token_hex(8)
         self.exchange = 0
         self.frozen = False
-        self.state = self.policy.server.open(self.fleet.catalogue, bandwidth)
+        self.session = ServerSession(self.policy, self.fleet.catalogue, bandwidth)
+        self.state = self.session.open()
         self.tensors: list[Tensors] = [
             {name: tensor.clone() for name, tensor in model.tensors.items()} for model in dictionary.models
         ]
@@ -92,8 +94,7 @@ class Coordinator:
     @property
     def version(self) -> Integers:
         """[K] versions of the models."""
-        version: Integers = self.state.version
-        return version
+        return self.state.version
 
     @property
     def finished(self) -> bool:
@@ -142,7 +143,7 @@ class Coordinator:
         if self.opened is not None or not present:
             raise InvalidInput("exchange", self.exchange, "it is open already, or nobody requested it")
         requests = Requests.stack([self.requests[client] for client in present])
-        self.state, grants = self.policy.server.grant(self.state, requests, Draws(self.seed, self.exchange))
+        self.state, grants = self.session.grant(self.state, requests, Draws(self.seed, self.exchange))
         if self.frozen:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
         rows = {client: grants.rows(slice(place, place + 1)) for place, client in enumerate(present)}
@@ -164,7 +165,7 @@ class Coordinator:
         diverged = []
         if answers:
             reports = Reports.stack([answer.reports for answer in answers])
-            self.state, step = self.policy.server.absorb(self.state, reports)
+            self.state, step = self.session.absorb(self.state, reports)
             for model in sorted({model for answer in answers for model in answer.updates}):
                 moved = dict(self.tensors[model])
                 for update in (answer.updates[model] for answer in answers if model in answer.updates):

@@ -32,7 +32,7 @@ from ofms.coordinator.files import (
 from ofms.coordinator.roster import DeviceEntry, Roster, read_roster, require_name, write_roster
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
-from ofms.policies.protocol import require_budgets
+from ofms.policies.fleet import require_budgets
 from ofms.runs.units import parse_budgets
 from ofms.storage.files import require_writable, write_whole
 

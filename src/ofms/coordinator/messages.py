@@ -10,7 +10,7 @@ import numpy as np
 
 from ofms.core.messages import Grants
 from ofms.models.dictionary import Dictionary
-from ofms.policies.protocol import Fleet
+from ofms.policies.fleet import Fleet
 from ofms.storage.envelope import Envelope, encode, message_arrays
 
 

@@ -1,1 +1,1 @@
-"""The mathematics of online federated model selection, in NumPy alone and vectorised over clients."""
+"""Mathematics and messages of online federated model selection: NumPy alone, vectorised over clients."""

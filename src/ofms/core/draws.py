@@ -1,4 +1,4 @@
-"""Randomness that belongs to nobody: every draw is a function of (seed, purpose, exchange, client).
+"""Counter-based random numbers: every draw is a function of (seed, purpose, exchange, client).
 
 A device that knows its own index and a simulation of a million clients get the same number for the same
 client; adding a client changes nobody else's draws; a resumed run goes on with the draws it would have had.
@@ -15,7 +15,7 @@ from ofms.core.typing import Floats, Integers
 
 
 class Purpose(IntEnum):
-    """What a draw is for: each purpose has a stream of its own."""
+    """What a draw is for; each purpose has its own stream."""
 
     MODEL = 1
     CLUSTER = 2
@@ -58,14 +58,38 @@ class Draws:
         """[N, columns] numbers in [0, 1), of which the first column is `uniform`'s."""
         return np.stack([self.uniform(purpose, clients, column) for column in range(columns)], axis=1)
 
+    def of(self, clients: Integers) -> ClientDraws:
+        """The draws of some clients."""
+        return ClientDraws(self, clients)
+
     def single(self, purpose: Purpose) -> float:
-        """The server's own number, of which there is one an exchange."""
+        """The server's number of the exchange."""
         return float(self._generator(purpose, 0, 0).random())
 
     def _generator(self, purpose: Purpose, block: int, column: int) -> np.random.Generator:
         key = np.array([self.seed, purpose], dtype=np.uint64)
         counter = np.array([block, column, self.exchange, 0], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientDraws:
+    """The uniform numbers of one exchange for [N] clients."""
+
+    draws: Draws
+    clients: Integers
+
+    def uniform(self, purpose: Purpose) -> Floats:
+        """[N] numbers in [0, 1)."""
+        return self.draws.uniform(purpose, self.clients)
+
+    def table(self, purpose: Purpose, columns: int) -> Floats:
+        """[N, columns] numbers in [0, 1)."""
+        return self.draws.table(purpose, self.clients, columns)
+
+    def of_the_run(self) -> ClientDraws:
+        """Draws that are the same in every exchange."""
+        return ClientDraws(Draws(self.draws.seed, 0), self.clients)
 
 
 def _is_range(clients: Integers) -> bool:

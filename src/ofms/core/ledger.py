@@ -1,4 +1,4 @@
-"""Bytes that models take on the wire and in the clients' memory."""
+"""Bytes that models take on the network and in the clients' memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES_OF_A_LOSS = 8
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """[N] bytes of one exchange: parameters down, updates and losses up, and what is held meanwhile."""
+    """[N] bytes of one exchange: parameters down, updates and losses up, models held."""
 
     down: Integers
     up: Integers

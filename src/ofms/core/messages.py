@@ -1,7 +1,7 @@
-"""What crosses between clients and the server, and what every client knows of the dictionary.
+"""Messages between clients and the server, and what every client knows of the dictionary.
 
-A message holds arrays with a leading client axis. It turns into a plain mapping of arrays and back, so that
-it can be stored, sent and compared without a pickle.
+A message is a record of arrays with a leading client axis. It converts to a mapping of arrays and back, so that it can
+be stored, sent and compared without pickling.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Catalogue:
     storage
         [K] c_k, what a client must hold.
     upload
-        [K] b_k, what sending an update takes.
+        [K] b_k, the size of an update.
     version
-        [K] how often each model was fine-tuned.
+        [K] the number of times that each model was updated.
     revision
         A fingerprint of the dictionary that the run started from.
     """
@@ -61,7 +61,7 @@ class Message:
         return cls(**values)
 
     def rows(self, clients: slice) -> Self:
-        """The part of the message that concerns some of the clients."""
+        """The message for some of the clients."""
         arrays = self.to_arrays()
         return self.from_arrays(
             {name: array if name in self.shared else array[clients] for name, array in arrays.items()}
@@ -69,7 +69,7 @@ class Message:
 
     @classmethod
     def stack(cls, messages: Sequence[Self]) -> Self:
-        """Messages of several clients as one."""
+        """One message from those of several clients."""
         parts = [message.to_arrays() for message in messages]
         first = parts[0]
         return cls.from_arrays(
@@ -86,9 +86,9 @@ def _scalar(array: AnyArray) -> AnyArray | int:
 
 @dataclass(frozen=True, eq=False)
 class Requests(Message):
-    """Which models clients want to hold, and which they have in which version (-1: not there).
+    """The models that clients ask for, and the versions that they hold (-1: not held).
 
-    Not which one was chosen: that stays on the device.
+    Which model a client chose for its predictions stays on the device.
     """
 
     exchange: int
@@ -99,16 +99,16 @@ class Requests(Message):
 
 @dataclass(frozen=True, eq=False)
 class Grants(Message):
-    """What the server lets clients hold, what it sends for that, and who uploads.
+    """What clients hold until the next exchange, what is sent to them for that, and who uploads.
 
     Attributes
     ----------
     held
         [N, K] what the client holds until the next exchange.
     sent
-        [N, K] what is held and was not there in that version yet.
+        [N, K] what is held and is not on the client in the current version.
     prediction_weights
-        [N, K] weights of the models in the prediction where the server decides; else None.
+        [N, K] weights of the models in the prediction where the server decides them; else None.
     uploads
         [N] whether the client is in the group that uploads.
     groups
@@ -131,12 +131,12 @@ class Grants(Message):
 
 @dataclass(frozen=True, eq=False)
 class Reports(Message):
-    """What clients tell after an exchange; the tensors (deltas, not θ) travel beside.
+    """What clients report after an exchange; the updates (differences of parameters) are sent beside it.
 
     Attributes
     ----------
     losses
-        [N, K] selection losses where a policy's server learns from them, NaN for what was not held; else None.
+        [N, K] selection losses where the server learns from them, NaN for models that were not held; else None.
     updated
         [N, K] the models whose update is uploaded.
     """
@@ -158,7 +158,7 @@ class Plan:
     prediction_weights
         [N, K] their weights in the prediction: one-hot where one model predicts.
     inclusion
-        [N, K] the probability that a model's loss is observed, as it was at the draw: that it is held, or, where only
+        [N, K] the probability, recorded at the draw, that a model's loss is observed: that it is held or, where only
         the chosen one is observed, that it is chosen.
     update_weight
         [N, K] the weight of the client's update of a model: α · min(1/q, cap) where it uploads and holds, else 0.

@@ -1,4 +1,4 @@
-"""Rates as people write them: a number, a number over √T, or `tuned`."""
+"""Rates as users write them: a number, a number over √T, or `tuned`."""
 
 from __future__ import annotations
 

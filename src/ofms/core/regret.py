@@ -1,4 +1,4 @@
-"""Regret: what a client, or the server, lost against the best that was possible in hindsight."""
+"""Regret of a client, or of the server, against the best choice in hindsight."""
 
 from __future__ import annotations
 

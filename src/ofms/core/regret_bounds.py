@@ -2,7 +2,7 @@
 
 Two forms of each. `theorem` is the paper's, in μ, the least number of clusters for the worst chosen model.
 `sharp` follows from the same proofs with q ≥ 1/max_j m_j instead of q ≥ 1/(2μ): it needs only the clusters that
-first-fit decreasing really makes. Since max_j m_j ≤ 2μ, it is never above the theorem's. The server's first term is
+first-fit decreasing makes. Since max_j m_j ≤ 2μ, it is never above the theorem's. The server's first term is
 ‖θ_1 - θ*‖²/(2η_f): the paper's R/(2η_f) holds only for models that start at zero.
 """
 
@@ -81,13 +81,13 @@ def server_bound(
     Parameters
     ----------
     distance
-        ‖θ_1 - θ*‖, how far fine-tuning has to go.
+        ‖θ_1 - θ*‖, the distance from the pre-trained to the best parameters.
     gradient
         G, the largest norm of a gradient.
     fine_tuning_rate
         η_f.
     most_groups
-        The largest α of the run: it varies with what is requested.
+        The largest α of the run; it depends on what is requested.
     fewest_clusters, most_clusters
         Means over clients of μ_i and of max_j m_ij.
 

@@ -1,8 +1,8 @@
-"""What a client does in a round: choose a model, hold a set, estimate the losses, learn.
+"""The steps of a client in a round: choose a model, hold a set, estimate the losses, learn.
 
-Weights z are kept as cumulative estimated losses, z_k = exp(-η Λ_k), so that nothing under- or overflows.
-All functions take a leading client axis; a device is the case N = 1. Sums over models run in the order of the
-models, so that a client's numbers do not depend on who else is in the array.
+Weights z are stored as cumulative loss estimates, z_k = exp(-η Λ_k), so that nothing under- or overflows. All functions
+take a leading client axis; a device is the case N = 1. Sums over models run in the order of the models, so that a
+client's numbers do not depend on the other clients in the array.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def probabilities(cumulative_losses: Floats, learning_rate: Floats) -> Floats:
 
 
 def draw_model(pmf: Floats, uniform: Floats) -> Integers:
-    """The index drawn from each row by inverse CDF; never one of probability zero.
+    """The index drawn from each row by inverse CDF; never one of probability 0.
 
     >>> draw_model(np.array([[0.5, 0.0, 0.5]] * 3), np.array([0.0, 0.5, 0.999999])).tolist()
     [0, 2, 2]
@@ -54,13 +54,23 @@ def draw_model(pmf: Floats, uniform: Floats) -> Integers:
 
 
 def draw_cluster(clusters: Integers, uniform: Floats) -> Integers:
-    """One of the m clusters, each as likely as the others: min(⌊u·m⌋, m - 1).
+    """One of the m clusters, uniformly: min(⌊u·m⌋, m - 1).
 
     >>> draw_cluster(np.array([4, 4, 1]), np.array([0.0, 0.99, 0.7])).tolist()
     [0, 3, 0]
     """
     drawn = np.floor(uniform * clusters).astype(np.int64)
     return np.minimum(drawn, clusters - 1)
+
+
+def one_hot(chosen: Integers, models: int) -> Floats:
+    """[N, K] all weight on the chosen model.
+
+    >>> one_hot(np.array([1, 0]), 2).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    weights: Floats = (np.arange(models) == chosen[:, None]).astype(np.float64)
+    return weights
 
 
 def held_set(table: PartitionTable, chosen: Integers, drawn_cluster: Integers) -> Flags:
@@ -115,8 +125,7 @@ def draw_sets(
 ) -> DrawnSets:
     """Draw a model and a cluster for every client (alg:6, steps 5 to 8).
 
-    Clients go through in blocks that stay in the cache, so that a client of a million costs what one of a few
-    thousand does.
+    Clients are processed in blocks that stay in the cache, so that the cost per client does not grow with N.
     """
     clients, models = cumulative_losses.shape
     drawn = DrawnSets(

@@ -1,4 +1,4 @@
-"""From the task's loss to the loss that selection uses, which (a1) wants in [0, 1]."""
+"""The loss that selection uses, from the task's loss; (a1) assumes that it lies in [0, 1]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may upload: clients in groups that fit the bandwidth, one group drawn an exchange."""
+"""Who uploads: clients in groups that fit the bandwidth, one group drawn per exchange."""
 
 from __future__ import annotations
 
@@ -49,10 +49,9 @@ def draw_group(needs: Integers, bandwidth: int, uniform: float) -> Groups:
 
 
 def most_groups(clients: int, largest_need: int, bandwidth: int) -> int:
-    """The largest α that first-fit decreasing can come to, whatever is requested.
+    """An upper bound on α, the number of groups that first-fit decreasing makes, whatever is requested.
 
-    A group is left behind only when even the smallest need does not fit, so all groups but the last hold
-    at least ⌊E / e_max⌋ clients.
+    A group of fewer than ⌊E / e_max⌋ clients has room for one more of any need, so only the last group can be so small.
 
     >>> most_groups(clients=100, largest_need=5, bandwidth=250)
     2

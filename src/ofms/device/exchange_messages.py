@@ -90,7 +90,7 @@ def write_request(
     `anew` requests all models again: the versions held mean nothing to this server.
     """
     membership, deltas = held_models.membership, deltas or {}
-    memory.state, requests = membership.policy.client.request(memory.state, Draws(membership.seed, exchange))
+    memory.state, requests = membership.session.request(memory.state, Draws(membership.seed, exchange))
     if anew:
         requests = replace(requests, holding=np.full_like(requests.holding, -1))
     arrays = message_arrays(requests, "request") | dict(report or {})

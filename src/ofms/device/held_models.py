@@ -13,7 +13,7 @@ from ofms.compute.local import Tensors
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.device.membership import Membership
-from ofms.policies.protocol import Adapted, tuning_window_of
+from ofms.policies.local_updates import Adapted, tuning_window_of
 from ofms.storage.tensors import decode_tensors
 
 Sample = tuple[AnyArray, float | int]

@@ -15,7 +15,7 @@ from ofms.core.typing import AnyArray, Floats
 from ofms.device.held_models import HeldModels, Sample
 from ofms.device.membership import Membership
 from ofms.device.memory import Memory, Waiting
-from ofms.policies.protocol import Adapted
+from ofms.policies.local_updates import Adapted
 
 _BATCH = 256
 
@@ -89,7 +89,7 @@ def learn(membership: Membership, memory: Memory, id: int, y: float | int, losse
         memory.labelled += 1
     else:
         # Late label: learn with the probabilities recorded at prediction.
-        memory.state, _ = membership.policy.client.learn(memory.state, plan, losses)
+        memory.state, _ = membership.session.learn(memory.state, plan, losses)
     memory.samples.append((waiting.x, y))
     longest = membership.fleet.schedule.interval + (membership.policy.local.window if membership.policy.local else 0)
     while len(memory.samples) > longest:

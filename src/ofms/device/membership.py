@@ -16,8 +16,10 @@ from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
 from ofms.models.zoo import ZOO, build_module
 from ofms.policies import MODULES
-from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.fleet import Fleet
+from ofms.policies.protocol import Policy
 from ofms.policies.registry import build_policy, settings_type
+from ofms.policies.session import ClientSession
 from ofms.storage.envelope import Envelope
 
 
@@ -44,6 +46,11 @@ class Membership:
     trainees: LocalNetworks
 
     @property
+    def session(self) -> ClientSession:
+        """The policy's client half with its messages."""
+        return ClientSession(self.policy, self.fleet.schedule)
+
+    @property
     def member(self) -> tuple[str, int]:
         """Deployment and client number."""
         return self.deployment, self.client
@@ -51,7 +58,7 @@ class Membership:
     def join(self) -> Any:
         """The initial state of the client."""
         budgets = np.array([self.budget], dtype=np.int64)
-        return self.policy.client.join(self.fleet.catalogue, budgets, np.array([self.client]))
+        return self.session.join(self.fleet.catalogue, budgets, np.array([self.client]))
 
     def samples_in(self, exchange: int) -> int:
         """The number of labels that complete an exchange; the last exchange may have fewer."""

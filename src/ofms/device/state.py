@@ -93,7 +93,7 @@ class DeviceState:
         self.held_models, memory, membership = held_models, self.memory, held_models.membership
         if memory.open and memory.labelled:
             plan = memory.plans[memory.exchange]
-            memory.state, _ = membership.policy.client.learn(memory.state, plan, self._observed(membership, plan))
+            memory.state, _ = membership.session.learn(memory.state, plan, self._observed(membership, plan))
         memory.open = False
         went_back = memory.exchange >= exchange
         if went_back:
@@ -110,7 +110,7 @@ class DeviceState:
         memory, grants, versions, sent = self.memory, granted.grants, granted.versions, granted.sent
         open_plan = memory.plans[memory.exchange] if memory.open and memory.exchange == grants.exchange else None
         keep_outputs(held_models, memory, [model for model in held_models if model not in versions or model in sent])
-        memory.state, plan = held_models.membership.policy.client.plan(memory.state, grants)
+        memory.state, plan = held_models.membership.session.plan(memory.state, grants)
         for model in set(held_models) - versions.keys():
             held_models.remove(model)
         for model, each in sent.items():
@@ -128,14 +128,14 @@ class DeviceState:
         """What is to be fine-tuned for the report of the open exchange."""
         memory, membership = self.memory, held_models.membership
         plan = memory.plans[memory.exchange]
-        _, reports = membership.policy.client.learn(memory.state, plan, self._observed(membership, plan))
+        _, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
         tensors = {model: held_models.tensors[model] for model in np.flatnonzero(reports.updated[0]).tolist()}
         return TuningTask(memory.exchange, plan, tensors, list(memory.samples))
 
     def finish_report(self, held_models: HeldModels, task: TuningTask, deltas: dict[int, Tensors]) -> None:
         """Learn from the exchange, write its report, and request the next one."""
         memory, membership, plan = self.memory, held_models.membership, task.plan
-        memory.state, reports = membership.policy.client.learn(memory.state, plan, self._observed(membership, plan))
+        memory.state, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
         memory.open = False
         updated = np.zeros_like(reports.updated)
         updated[0, list(deltas)] = True

@@ -1,14 +1,116 @@
-"""Policies: who holds what, who predicts with what, what is learnt, who uploads. One file an algorithm."""
+"""Policies: who holds what, who predicts with what, what is learnt, who uploads. One file per algorithm.
+
+What the author of a policy needs is exported here.
+"""
 
 from __future__ import annotations
 
-MODULES = {
-    "ofms-ft": "ofms.policies.ofms_ft",
-    "mab": "ofms.policies.mab",
-    "non-fed-oms": "ofms.policies.non_fed_oms",
-    "rms-ft": "ofms.policies.rms_ft",
-    "b-fed-omft": "ofms.policies.b_fed_omft",
-    "fed-omd": "ofms.policies.fed_omd",
-    "perfedavg": "ofms.policies.perfedavg",
-    "budgeted-experts": "ofms.policies.budgeted_experts",
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ofms.core.draws import ClientDraws, Draws, Purpose
+    from ofms.core.messages import Catalogue, Grants, Plan, Reports
+    from ofms.core.rates import resolve_rate
+    from ofms.core.selection import (
+        draw_model,
+        importance_weights,
+        inclusion_probabilities,
+        loss_estimates,
+        one_hot,
+        probabilities,
+    )
+    from ofms.core.typing import Flags, Floats, Integers
+    from ofms.policies.exp3_client import Exp3Client
+    from ofms.policies.fleet import Fleet
+    from ofms.policies.follower_client import FollowerClient
+    from ofms.policies.granting_server import GrantingServer
+    from ofms.policies.local_updates import Adapted, Epochs, GradientStep
+    from ofms.policies.protocol import Algorithm, ClientHalf, Policy, ServerHalf
+    from ofms.policies.session import ClientSession, ServerSession
+    from ofms.policies.settings import Count, LossBound, Positive, Range, Rate, Round, ServerStep, Share
+    from ofms.policies.single_model_server import SingleModelServer
+    from ofms.policies.subsets import fill_budgets
+
+# Importing NumPy takes time that `ofms --help` does not have: names are looked up when they are first used.
+_HOMES = {
+    "ofms.core.draws": ("ClientDraws", "Draws", "Purpose"),
+    "ofms.core.messages": ("Catalogue", "Grants", "Plan", "Reports"),
+    "ofms.core.rates": ("resolve_rate",),
+    "ofms.core.selection": (
+        *("draw_model", "importance_weights", "inclusion_probabilities"),
+        *("loss_estimates", "one_hot", "probabilities"),
+    ),
+    "ofms.core.typing": ("Flags", "Floats", "Integers"),
+    "ofms.policies.exp3_client": ("Exp3Client",),
+    "ofms.policies.fleet": ("Fleet",),
+    "ofms.policies.follower_client": ("FollowerClient",),
+    "ofms.policies.granting_server": ("GrantingServer",),
+    "ofms.policies.local_updates": ("Adapted", "Epochs", "GradientStep"),
+    "ofms.policies.protocol": ("Algorithm", "ClientHalf", "Policy", "ServerHalf"),
+    "ofms.policies.session": ("ClientSession", "ServerSession"),
+    "ofms.policies.settings": ("Count", "LossBound", "Positive", "Range", "Rate", "Round", "ServerStep", "Share"),
+    "ofms.policies.single_model_server": ("SingleModelServer",),
+    "ofms.policies.subsets": ("fill_budgets",),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+MODULES = {
+    "ofms-ft": "ofms.policies.ofms_ft:algorithm",
+    "mab": "ofms.policies.mab:algorithm",
+    "non-fed-oms": "ofms.policies.non_fed_oms:algorithm",
+    "rms-ft": "ofms.policies.rms_ft:algorithm",
+    "b-fed-omft": "ofms.policies.b_fed_omft:algorithm",
+    "fed-omd": "ofms.policies.fed_omd:algorithm",
+    "perfedavg": "ofms.policies.perfedavg:algorithm",
+    "budgeted-experts": "ofms.policies.budgeted_experts:algorithm",
+}
+
+__all__ = [
+    "Adapted",
+    "Algorithm",
+    "Catalogue",
+    "ClientDraws",
+    "ClientHalf",
+    "ClientSession",
+    "Count",
+    "Draws",
+    "Epochs",
+    "Exp3Client",
+    "Flags",
+    "Fleet",
+    "Floats",
+    "FollowerClient",
+    "GradientStep",
+    "GrantingServer",
+    "Grants",
+    "Integers",
+    "LossBound",
+    "Plan",
+    "Policy",
+    "Positive",
+    "Purpose",
+    "Range",
+    "Rate",
+    "Reports",
+    "Round",
+    "ServerHalf",
+    "ServerSession",
+    "ServerStep",
+    "Share",
+    "SingleModelServer",
+    "draw_model",
+    "fill_budgets",
+    "importance_weights",
+    "inclusion_probabilities",
+    "loss_estimates",
+    "one_hot",
+    "probabilities",
+    "resolve_rate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)

@@ -1,10 +1,9 @@
 """Budgeted expert advice: exponential weights over models that are packed into bins, one bin observed at a time.
 
 The models are packed once into R bins that each fit the budget. A client draws a model from its weights, holds all
-models of its bin, and predicts with the drawn one, or with the weighted mean of the bin. A bin is held with the
-probability that its models have together, by which the observed losses are divided: Σ p/q = R, from which a regret of
-O(√(R T ln K)) follows without exploration, and R is about C/B where all models cost C together. Clients learn alone,
-and nothing is fine-tuned: it is what selection under a budget comes to without a federation.
+models of its bin, and predicts with the drawn one, or with the weighted mean of the bin. A bin is held with the summed
+probability of its models, by which the observed losses are divided: Σ p/q = R, hence a regret of O(√(R T ln K)) without
+exploration, where R is about C/B if all models cost C together. Clients learn alone, and nothing is fine-tuned.
 
 References
 ----------
@@ -15,19 +14,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from ofms.core import selection
-from ofms.core.draws import Draws, Purpose
-from ofms.core.errors import InvalidInput
-from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
+from ofms.core.draws import ClientDraws, Purpose
+from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.packing import first_fit_decreasing
 from ofms.core.rates import resolve_rate
-from ofms.core.schedule import Schedule
-from ofms.core.typing import Floats, Integers
+from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
-from ofms.policies.protocol import Fleet, Policy, require_budgets, require_common_settings, versions_held
+from ofms.policies.protocol import Algorithm, Policy
+from ofms.policies.rates import RateByBudget, rates_of
+from ofms.policies.settings import LossBound, Rate
+
+Prediction = Literal["one", "mean"]
 
 
 @dataclass(frozen=True)
@@ -39,21 +42,20 @@ class Settings:
     learning_rate
         η: a number, a number over √T, or `tuned` for √(2 ln K/(R n T)).
     prediction
-        With `one` model, the drawn one, or with the `mean` of its bin, weighted as they are drawn.
+        With `one` model, the drawn one, or with the `mean` of its bin, weighted by their probabilities.
     loss_bound
         As in OFMS-FT.
     """
 
-    learning_rate: float | str = "tuned"
-    prediction: str = "one"
-    loss_bound: str = "clip"
+    learning_rate: Rate = "tuned"
+    prediction: Prediction = "one"
+    loss_bound: LossBound = "clip"
 
 
 @dataclass(frozen=True, eq=False)
-class ClientState:
-    """What a client remembers: its weights, its bins, what it drew for the coming exchange, and what it holds."""
+class State:
+    """[N, K] bins, cumulative loss estimates, and what was drawn for the current exchange."""
 
-    client: Integers
     bin: Integers
     bins: Integers
     learning_rate: Floats
@@ -61,60 +63,42 @@ class ClientState:
     pmf: Floats
     chosen: Integers
     inclusion: Floats
-    holding: Integers
-    exchange: int = 0
 
 
 @dataclass(frozen=True)
 class Client:
-    """Draw, observe, learn; alone."""
+    """Draw a bin, observe it, learn."""
 
-    learning_rate: float | str
-    prediction: str
-    schedule: Schedule
+    rates: RateByBudget
+    prediction: Prediction
 
-    def join(self, catalogue: Catalogue, budgets: Integers, clients: Integers) -> ClientState:
-        require_budgets(catalogue, budgets)
+    def start(self, catalogue: Catalogue, budgets: Integers) -> State:
         place, bins = pack_bins(catalogue, budgets)
-        shape = (clients.size, len(catalogue))
-        rates = [_rate(self.learning_rate, len(catalogue), count, self.schedule) for count in bins.tolist()]
-        return ClientState(
-            client=clients,
-            bin=place,
-            bins=bins,
-            learning_rate=np.array(rates),
-            cumulative_losses=np.zeros(shape),
-            pmf=np.full(shape, 1.0 / shape[1]),
-            chosen=np.zeros(clients.size, dtype=np.int64),
-            inclusion=np.ones(shape),
-            holding=np.full(shape, -1),
-        )
+        shape, chosen = (budgets.size, len(catalogue)), np.zeros(budgets.size, dtype=np.int64)
+        rates, pmf = rates_of(self.rates, budgets), np.full(shape, 1.0 / shape[1])
+        return State(place, bins, rates, np.zeros(shape), pmf, chosen, np.ones(shape))
 
-    def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
+    def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
         pmf = selection.probabilities(state.cumulative_losses, state.learning_rate)
-        chosen = selection.draw_model(pmf, draws.uniform(Purpose.MODEL, state.client))
+        chosen = selection.draw_model(pmf, draws.uniform(Purpose.MODEL))
         wanted = state.bin == np.take_along_axis(state.bin, chosen[:, None], axis=1)
         inclusion = bin_probabilities(pmf, state.bin, int(state.bins.max(initial=1)))
-        state = replace(state, pmf=pmf, chosen=chosen, inclusion=inclusion, exchange=draws.exchange)
-        return state, Requests(draws.exchange, state.client, wanted, state.holding)
+        return replace(state, pmf=pmf, chosen=chosen, inclusion=inclusion), wanted
 
-    def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
+    def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
         if self.prediction == "mean":
             prediction_weights = np.where(grants.held, state.pmf / state.inclusion, 0.0)
         else:
-            prediction_weights = (np.arange(state.pmf.shape[1]) == state.chosen[:, None]).astype(np.float64)
-        state = replace(state, holding=versions_held(grants.held, grants.version))
+            prediction_weights = selection.one_hot(state.chosen, state.pmf.shape[1])
         return state, Plan(grants.held, prediction_weights, state.inclusion, np.zeros(prediction_weights.shape))
 
-    def learn(self, state: ClientState, plan: Plan, losses: Floats) -> tuple[ClientState, Reports]:
+    def learn(self, state: State, plan: Plan, losses: Floats) -> State:
         estimates = selection.loss_estimates(losses, plan.held, plan.inclusion)
-        cumulative = selection.update_weights(state.cumulative_losses, estimates)
-        reports = Reports(state.exchange, state.client, None, np.zeros(plan.held.shape, dtype=np.bool_))
-        return replace(state, cumulative_losses=cumulative), reports
+        return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates))
 
 
 def pack_bins(catalogue: Catalogue, budgets: Integers) -> tuple[Integers, Integers]:
-    """[N, K] the bin of each model for clients of some budgets, and [N] how many there are."""
+    """[N, K] the bin of each model for clients of some budgets, and [N] R, the number of bins."""
     kinds, kind = np.unique(budgets, return_inverse=True)
     packings = [first_fit_decreasing(catalogue.storage, int(budget)) for budget in kinds]
     place = np.stack([packing.bin for packing in packings])[kind]
@@ -129,31 +113,30 @@ def bin_probabilities(pmf: Floats, place: Integers, bins: int) -> Floats:
     """
     rows = np.arange(len(pmf))[:, None] * bins
     total = np.bincount((rows + place).ravel(), weights=pmf.ravel(), minlength=len(pmf) * bins)
-    # Of a bin whose models have come to nothing it is 0, and it is never drawn; a division must still be one.
+    # A bin whose probabilities underflowed to 0 is never drawn; the least positive number avoids a division by it.
     return np.maximum(np.take_along_axis(total.reshape(len(pmf), bins), place, axis=1), np.finfo(np.float64).tiny)
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
-    """Budgeted expert advice for a fleet."""
-    require_budgets(fleet.catalogue, fleet.budgets)
-    require_common_settings(settings.loss_bound)
-    if settings.prediction not in ("one", "mean"):
-        raise InvalidInput("prediction", settings.prediction, "use one or mean")
-    models, schedule = len(fleet.catalogue), fleet.schedule
+    models, horizon = len(fleet.catalogue), fleet.horizon
     _, bins = pack_bins(fleet.catalogue, fleet.budgets)
-    rates = np.array([_rate(settings.learning_rate, models, count, schedule) for count in bins.tolist()])
+    by_budget: RateByBudget = {}
+    for budget, count in zip(fleet.budgets.tolist(), bins.tolist(), strict=True):
+        if budget not in by_budget:
+            tuned = math.sqrt(2 * math.log(models) / (count * horizon))
+            rounds = fleet.schedule.rounds
+            by_budget[budget] = resolve_rate("learning_rate", settings.learning_rate, rounds=rounds, tuned=tuned)
+    rates = rates_of(by_budget, fleet.budgets)
     bound, not_covered = None, ""
     if settings.loss_bound == "raw":
         not_covered = "the selection loss is not bounded"
     elif rates.min() == 0:
         not_covered = "a learning rate of 0 never learns"
     else:
-        bound = math.log(models) / rates + rates * bins * schedule.interval * schedule.rounds / 2
+        bound = math.log(models) / rates + rates * bins * horizon / 2
     return Policy(
-        name="budgeted-experts",
-        client=Client(settings.learning_rate, settings.prediction, schedule),
-        server=GrantingServer(None),
-        local=None,
+        client=Client(by_budget, settings.prediction),
+        server=GrantingServer(),
         loss_bound=settings.loss_bound,
         expected_weights=lambda client, server: client.pmf,
         bound=bound,
@@ -161,6 +144,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-def _rate(learning_rate: float | str, models: int, bins: int, schedule: Schedule) -> float:
-    tuned = math.sqrt(2 * math.log(models) / (bins * schedule.interval * schedule.rounds))
-    return resolve_rate("learning_rate", learning_rate, rounds=schedule.rounds, tuned=tuned)
+algorithm = Algorithm(Settings, Client, build)

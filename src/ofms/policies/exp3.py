@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from ofms.core.errors import InvalidInput
 from ofms.core.rates import resolve_rate
-from ofms.core.schedule import Schedule
-from ofms.core.selection import loss_estimates
+from ofms.core.selection import loss_estimates, one_hot
 from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.fleet import Fleet
+from ofms.policies.settings import Rate
 
-FEEDBACKS = ("one", "all")
+Feedback = Literal["one", "all"]
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,19 @@ class Exp3:
         γ: the share of uniform draws mixed into the PMF.
     feedback
         `one`: the loss of the chosen model, over its probability. `all`: the losses of all models in the subset.
+    horizon
+        n T, to which a tuned rate is tuned.
     """
 
     learning_rate: float | None
     exploration: float
-    feedback: str
-    schedule: Schedule
+    feedback: Feedback
+    horizon: int
 
     def probabilities(self, cumulative_losses: Floats, subset: Flags) -> Floats:
         """[N, K] the PMF over each client's subset.
 
-        >>> rule = Exp3(1.0, 0.2, "one", Schedule(10))
+        >>> rule = Exp3(1.0, 0.2, "one", horizon=10)
         >>> rule.probabilities(np.array([[0.0, 0.0, 9.0]]), np.array([[True, True, False]]))
         array([[0.5, 0.5, 0. ]])
         """
@@ -60,23 +63,19 @@ class Exp3:
         """[N, K] what the losses add to the cumulative ones."""
         if self.feedback == "all":
             return loss_estimates(losses, subset, np.ones(pmf.shape))
-        taken = np.arange(pmf.shape[1]) == chosen[:, None]
-        return loss_estimates(losses, taken, pmf)
+        return loss_estimates(losses, one_hot(chosen, pmf.shape[1]) > 0, pmf)
 
     def _rates(self, size: Integers) -> Floats:
         if self.learning_rate is not None:
             return np.full(size.shape, self.learning_rate)
-        samples = self.schedule.interval * self.schedule.rounds
         # A subset of one leaves nothing to learn: any rate will do.
         logarithm = np.log(np.maximum(size, 2))
-        return np.sqrt(8 * logarithm / samples) if self.feedback == "all" else np.sqrt(2 * logarithm / (size * samples))
+        if self.feedback == "all":
+            return np.sqrt(8 * logarithm / self.horizon)
+        return np.sqrt(2 * logarithm / (size * self.horizon))
 
 
-def exp3_of(learning_rate: float | str, exploration: float, feedback: str, schedule: Schedule) -> Exp3:
-    """Exp3 from settings, or a refusal."""
-    if not (0 <= exploration <= 1 and math.isfinite(exploration)):
-        raise InvalidInput("exploration", exploration, "give a share between 0 and 1")
-    if feedback not in FEEDBACKS:
-        raise InvalidInput("feedback", feedback, f"use one of {', '.join(FEEDBACKS)}")
-    rate = resolve_rate("learning_rate", learning_rate, rounds=schedule.rounds, tuned=math.inf)
-    return Exp3(None if rate == math.inf else rate, exploration, feedback, schedule)
+def exp3_of(learning_rate: Rate, exploration: float, feedback: Feedback, fleet: Fleet) -> Exp3:
+    """Exp3 from settings."""
+    rate = resolve_rate("learning_rate", learning_rate, rounds=fleet.schedule.rounds, tuned=math.inf)
+    return Exp3(None if rate == math.inf else rate, exploration, feedback, fleet.horizon)

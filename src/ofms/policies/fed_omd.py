@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ofms.core.rates import resolve_rate
+from ofms.policies.fleet import Fleet
 from ofms.policies.follower_client import FollowerClient
-from ofms.policies.protocol import Epochs, Fleet, Policy, require_common_settings
-from ofms.policies.single_model_server import single_model_server
+from ofms.policies.local_updates import Epochs
+from ofms.policies.protocol import Algorithm, Policy
+from ofms.policies.settings import Count, LossBound, Rate, Round
+from ofms.policies.single_model_server import single_model_server, weight_on
 
 
 @dataclass(frozen=True)
@@ -26,42 +29,36 @@ class Settings:
     local_rate
         The rate of local SGD.
     epochs, batch_size
-        How often it passes over the window, and in batches of how many samples.
+        Passes over the window, and samples in a batch.
     window, warm_up
         How many samples a client keeps, and the first round that fine-tunes.
     upload_groups
-        Into how many groups clients are split, of which one uploads: by the bandwidth where it is left out; 1 for all.
+        The number of groups, of which one uploads: from the bandwidth where it is left out; 1 for all.
     loss_bound
         As in OFMS-FT; it matters for regret alone.
     """
 
     model: int | str = 0
-    local_rate: float | str = 0.001
-    epochs: int = 1
-    batch_size: int = 10
-    window: int = 50
-    warm_up: int = 0
-    upload_groups: int | None = None
-    loss_bound: str = "clip"
+    local_rate: Rate = 0.001
+    epochs: Count = 1
+    batch_size: Count = 10
+    window: Count = 50
+    warm_up: Round = 0
+    upload_groups: Count | None = None
+    loss_bound: LossBound = "clip"
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
-    """Fed-OMD for a fleet."""
-    require_common_settings(settings.loss_bound, settings.window, settings.warm_up)
-    server = single_model_server(
-        fleet,
-        settings.model,
-        batch_size=settings.batch_size,
-        epochs=settings.epochs,
-        upload_groups=settings.upload_groups,
-    )
+    server = single_model_server(fleet, settings.model, upload_groups=settings.upload_groups)
     rate = resolve_rate("local_rate", settings.local_rate, rounds=fleet.schedule.rounds)
-    local = Epochs(rate, settings.epochs, settings.batch_size, settings.window, settings.warm_up)
     return Policy(
-        name="fed-omd",
-        client=FollowerClient(fleet.schedule, local),
+        client=FollowerClient(),
         server=server,
-        local=local,
+        local=Epochs(rate, settings.epochs, settings.batch_size, settings.window, settings.warm_up),
+        upload_groups=settings.upload_groups,
         loss_bound=settings.loss_bound,
-        expected_weights=server.expected_weights,
+        expected_weights=lambda client, state: weight_on(server.model, len(fleet.catalogue)),
     )
+
+
+algorithm = Algorithm(Settings, FollowerClient, build)

@@ -9,13 +9,13 @@ import numpy as np
 
 from ofms.core import selection
 from ofms.core.draws import Draws, Purpose
-from ofms.core.errors import InvalidInput
-from ofms.core.messages import Catalogue, Grants, Reports, Requests
+from ofms.core.messages import Catalogue, Reports
 from ofms.core.rates import resolve_rate
-from ofms.core.typing import Floats, Integers
+from ofms.core.typing import Flags, Floats
+from ofms.policies.fleet import Fleet
 from ofms.policies.follower_client import FollowerClient
-from ofms.policies.granting_server import grants_for
-from ofms.policies.protocol import Fleet, Policy, require_budgets, require_common_settings
+from ofms.policies.protocol import Algorithm, Policy
+from ofms.policies.settings import LossBound, Rate, Share
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,15 @@ class Settings:
         As in OFMS-FT.
     """
 
-    learning_rate: float | str = "tuned"
-    exploration: float = 0.0
-    loss_bound: str = "clip"
+    learning_rate: Rate = "tuned"
+    exploration: Share = 0.0
+    loss_bound: LossBound = "clip"
 
 
 @dataclass(frozen=True, eq=False)
-class ServerState:
-    """The server's weights, as cumulative estimated losses, and the draw that awaits its loss."""
+class State:
+    """[K] cumulative loss estimates, the PMF, and the model drawn from it."""
 
-    version: Integers
     cumulative_losses: Floats
     pmf: Floats
     chosen: int = 0
@@ -49,49 +48,41 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Server:
-    """Exp3: draw a model, give it to all, learn from the clients' mean loss."""
+    """Exp3: draw a model, grant it to all, learn from the clients' mean loss."""
 
     learning_rate: float
     exploration: float
 
-    def open(self, catalogue: Catalogue, bandwidth: int) -> ServerState:
+    def start(self, catalogue: Catalogue) -> State:
         models = len(catalogue)
-        return ServerState(catalogue.version, np.zeros(models), np.full(models, 1.0 / models))
+        return State(np.zeros(models), np.full(models, 1.0 / models))
 
-    def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
+    def grant(self, state: State, wanted: Flags, draws: Draws) -> tuple[State, Flags, Floats]:
         weights = selection.probabilities(state.cumulative_losses[None], np.array([self.learning_rate]))[0]
         pmf = (1 - self.exploration) * weights + self.exploration / weights.size
-        uniform = np.array([draws.single(Purpose.MODEL)])
-        chosen = int(selection.draw_model(pmf[None], uniform)[0])
-        held = np.zeros(requests.wanted.shape, dtype=np.bool_)
-        held[:, chosen] = True
-        grants = grants_for(requests, held, state.version, None, prediction_weights=held.astype(np.float64))
-        return replace(state, pmf=pmf, chosen=chosen), grants
+        chosen = selection.draw_model(pmf[None], np.array([draws.single(Purpose.MODEL)]))
+        prediction_weights = np.tile(selection.one_hot(chosen, pmf.size), (len(wanted), 1))
+        return replace(state, pmf=pmf, chosen=int(chosen[0])), prediction_weights > 0, prediction_weights
 
-    def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:
+    def learn(self, state: State, reports: Reports, clients: int) -> tuple[State, float]:
         if reports.losses is None:
             raise ValueError("MAB's server learns from reported losses, and there are none")
         estimates = np.zeros(state.pmf.size)
         estimates[state.chosen] = reports.losses[:, state.chosen].mean() / state.pmf[state.chosen]
-        cumulative = selection.update_weights(state.cumulative_losses, estimates)
-        return replace(state, cumulative_losses=cumulative), np.zeros(state.pmf.size)
+        return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates)), 0.0
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
-    """MAB for a fleet."""
-    require_budgets(fleet.catalogue, fleet.budgets)
-    require_common_settings(settings.loss_bound)
-    if not 0 <= settings.exploration <= 1:
-        raise InvalidInput("exploration", settings.exploration, "give a share between 0 and 1")
-    models, schedule = len(fleet.catalogue), fleet.schedule
-    tuned = math.sqrt(2 * math.log(models) / (models * schedule.interval * schedule.rounds))
-    rate = resolve_rate("learning_rate", settings.learning_rate, rounds=schedule.rounds, tuned=tuned)
+    models = len(fleet.catalogue)
+    tuned = math.sqrt(2 * math.log(models) / (models * fleet.horizon))
+    rate = resolve_rate("learning_rate", settings.learning_rate, rounds=fleet.schedule.rounds, tuned=tuned)
     return Policy(
-        name="mab",
-        client=FollowerClient(schedule, reports_losses=True),
+        client=FollowerClient(),
         server=Server(rate, settings.exploration),
-        local=None,
         loss_bound=settings.loss_bound,
-        expected_weights=lambda client, server: np.tile(server.pmf, (client.client.size, 1)),
+        expected_weights=lambda client, server: server.pmf[None],
         reports_losses=True,
     )
+
+
+algorithm = Algorithm(Settings, FollowerClient, build)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ofms.policies.exp3 import exp3_of
+from ofms.policies.exp3 import Feedback, exp3_of
 from ofms.policies.exp3_client import Exp3Client
+from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
-from ofms.policies.protocol import Fleet, Policy, require_budgets, require_common_settings
-from ofms.policies.subsets import require_subset
+from ofms.policies.protocol import Algorithm, Policy
+from ofms.policies.settings import LossBound, Rate, Share
+from ofms.policies.subsets import Subset, require_subset
 
 
 @dataclass(frozen=True)
@@ -29,27 +31,26 @@ class Settings:
         As in OFMS-FT.
     """
 
-    learning_rate: float | str = "tuned"
-    exploration: float = 0.0
-    feedback: str = "one"
-    subset: str | list[int | str] = "random"
-    loss_bound: str = "clip"
+    learning_rate: Rate = "tuned"
+    exploration: Share = 0.0
+    feedback: Feedback = "one"
+    subset: Subset = "random"
+    loss_bound: LossBound = "clip"
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
-    """Non-Fed-OMS for a fleet."""
-    require_budgets(fleet.catalogue, fleet.budgets)
-    require_common_settings(settings.loss_bound)
     require_subset(settings.subset, fleet.catalogue, fleet.budgets)
-    rule = exp3_of(settings.learning_rate, settings.exploration, settings.feedback, fleet.schedule)
-    client = Exp3Client(rule, fleet.schedule, subset=settings.subset)
+    client = Exp3Client(
+        exp3_of(settings.learning_rate, settings.exploration, settings.feedback, fleet), settings.subset
+    )
     return Policy(
-        name="non-fed-oms",
         client=client,
-        server=GrantingServer(None),
-        local=None,
+        server=GrantingServer(),
         loss_bound=settings.loss_bound,
+        observes=client.observes,
         expected_weights=lambda state, server: state.pmf,
         not_covered="its regret is against the best of its own subset only",
-        learns_from=client.learns_from,
     )
+
+
+algorithm = Algorithm(Settings, Exp3Client, build)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,10 +11,13 @@ from ofms.core import regret_bounds
 from ofms.core.messages import Catalogue
 from ofms.core.packing import BinCount, PartitionTable, fewest_clusters, largest_cluster_upload
 from ofms.core.rates import resolve_rate
-from ofms.core.schedule import Schedule
 from ofms.core.typing import Floats
 from ofms.core.uplink import most_groups
-from ofms.policies.protocol import Fleet
+from ofms.policies.fleet import Fleet
+from ofms.policies.settings import LossBound, Rate
+
+if TYPE_CHECKING:
+    from ofms.policies.ofms_ft import Settings
 
 
 @lru_cache(maxsize=256)
@@ -22,25 +26,26 @@ def _fewest_clusters(costs: tuple[int, ...], budget: int) -> BinCount:
 
 
 def fewest_clusters_by_budget(catalogue: Catalogue, table: PartitionTable) -> list[BinCount]:
-    """μ, or what is known of it, for each distinct budget of the table."""
+    """μ, or bounds on it, for each distinct budget of the table."""
     costs = tuple(catalogue.storage.tolist())
     return [_fewest_clusters(costs, budget) for budget in table.budgets.tolist()]
 
 
-def learning_rates(rate: float | str, catalogue: Catalogue, table: PartitionTable, schedule: Schedule) -> Floats:
+def learning_rates(rate: Rate, fleet: Fleet, table: PartitionTable) -> Floats:
     """[G] η for each distinct budget of the table; `tuned` is √(ln K/(μ n T)), eq. (72ap)."""
+    schedule = fleet.schedule
     if rate != "tuned":
         number = resolve_rate("learning_rate", rate, rounds=schedule.rounds, tuned=0.0)
         return np.full(table.budgets.size, number)
     return np.array(
         [
             regret_bounds.tuned_learning_rate(
-                models=len(catalogue),
+                models=len(fleet.catalogue),
                 fewest_clusters=count.upper,
                 rounds=schedule.rounds,
                 interval=schedule.interval,
             )
-            for count in fewest_clusters_by_budget(catalogue, table)
+            for count in fewest_clusters_by_budget(fleet.catalogue, table)
         ]
     )
 
@@ -61,6 +66,29 @@ def client_bounds(rates: Floats, fleet: Fleet, table: PartitionTable) -> list[re
     ]
 
 
+def client_bound(
+    loss_bound: LossBound, rates: Floats, fleet: Fleet, table: PartitionTable
+) -> tuple[Floats | None, str]:
+    """[N] the sharper bound for each client; or None, and why the theorems do not cover it."""
+    if loss_bound == "raw":
+        return None, "the selection loss is not bounded (a1)"
+    if rates.min() == 0:
+        return None, "a learning rate of 0 never learns"
+    return np.array([each.sharp for each in client_bounds(rates, fleet, table)])[table.kind], ""
+
+
+def server_not_covered(settings: Settings) -> str:
+    """Why the theorems do not bound the server's regret with these settings; empty where they do."""
+    reasons = {
+        "the selection loss is not bounded (a1)": settings.loss_bound == "raw",
+        "the importance weights are capped": settings.importance_cap is not None,
+        "the fine-tuning loss is a window's": settings.window != 1,
+        "the first rounds do not fine-tune": settings.warm_up != 0,
+        "the server's step is not the mean of (3r2)": settings.server_step != 1,
+    }
+    return ", ".join(reason for reason, applies in reasons.items() if applies)
+
+
 def mean_fewest_clusters(fleet: Fleet, table: PartitionTable) -> float:
     """The mean of μ_i over clients."""
     counts = [count.upper for count in fewest_clusters_by_budget(fleet.catalogue, table)]
@@ -68,13 +96,13 @@ def mean_fewest_clusters(fleet: Fleet, table: PartitionTable) -> float:
 
 
 def largest_group_count(fleet: Fleet, table: PartitionTable) -> int:
-    """The largest α that could come up."""
+    """The largest possible α."""
     largest = largest_cluster_upload(fleet.catalogue.upload, table)
     return most_groups(fleet.budgets.size, largest, fleet.bandwidth)
 
 
-def fine_tuning_rate(rate: float | str, fleet: Fleet, table: PartitionTable) -> float:
-    """η_f as a number; `tuned` is 1/√(α n T · mean μ), eq. (75ap), with the largest α that could come up."""
+def fine_tuning_rate(rate: Rate, fleet: Fleet, table: PartitionTable) -> float:
+    """η_f as a number; `tuned` is 1/√(α n T · mean μ), eq. (75ap), with the largest possible α."""
     tuned = 0.0
     if rate == "tuned":
         tuned = regret_bounds.tuned_fine_tuning_rate(

@@ -1,48 +1,50 @@
-"""What every policy is made of: a client half, a server half, and messages between them.
+"""What a policy is made of: a client half, a server half, and how clients fine-tune.
 
-A half is a pure function of its state: state and message in, state and message out. The same halves run N clients
-at once in the simulator, one at a time in the loopback and on a device. What a half may not do is look at anything
-that did not come in a message; in particular, losses of models that a client does not hold never reach it.
+A half is a pure function of its state: state and arrays in, state and arrays out. It sees only its arguments; losses of
+models that a client does not hold never reach it. `ofms.policies.session` keeps client numbers, versions, exchange
+numbers and messages, so the same halves run N clients at once in the simulator, one at a time in the loopback, and on a
+device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
-import numpy as np
-
-from ofms.core.draws import Draws
-from ofms.core.errors import InvalidInput
-from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
-from ofms.core.packing import smallest_budget
-from ofms.core.schedule import Schedule, Window, past_window, tuning_window
-from ofms.core.selection_loss import BOUNDS
+from ofms.core.draws import ClientDraws, Draws
+from ofms.core.messages import Catalogue, Grants, Plan, Reports
 from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.fleet import Fleet
+from ofms.policies.local_updates import LocalUpdate
+from ofms.policies.settings import LossBound
 
 State = TypeVar("State")
 
 
 class ClientHalf(Protocol[State]):
-    """What runs on the devices. Arrays have a leading client axis; a device is the case N = 1."""
+    """What runs on the devices: a frozen dataclass of plain values, which a server sends to them.
 
-    def join(self, catalogue: Catalogue, budgets: Integers, clients: Integers) -> State:
-        """The state of clients that have seen nothing yet."""
+    Arrays have a leading client axis; a device is the case N = 1. A state is a dataclass of arrays and plain values, or
+    None.
+    """
+
+    def start(self, catalogue: Catalogue, budgets: Integers) -> State:
+        """The state of clients with [N] budgets that have seen nothing yet."""
         ...
 
-    def request(self, state: State, draws: Draws) -> tuple[State, Requests]:
-        """Say which models to hold until the next exchange."""
+    def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags | None]:
+        """[N, K] the models that clients ask for until the next exchange; None where the server decides."""
         ...
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
-        """Decide with which models to predict, and with what weight to fine-tune."""
+        """Decide with which weights the granted models predict and are fine-tuned."""
         ...
 
-    def learn(self, state: State, plan: Plan, losses: Floats) -> tuple[State, Reports]:
+    def learn(self, state: State, plan: Plan, losses: Floats) -> State:
         """Learn from the [N, K] selection losses of the exchange, summed over its rounds.
 
-        NaN for models that are not held, and for those that the policy need not know (`Policy.learns_from`).
+        NaN for models that the policy does not observe (`ClientPolicy.observes`).
         """
         ...
 
@@ -50,82 +52,22 @@ class ClientHalf(Protocol[State]):
 class ServerHalf(Protocol[State]):
     """What runs on the server."""
 
-    def open(self, catalogue: Catalogue, bandwidth: int) -> State:
+    def start(self, catalogue: Catalogue) -> State:
         """The state before the first exchange."""
         ...
 
-    def grant(self, state: State, requests: Requests, draws: Draws) -> tuple[State, Grants]:
-        """Say what each client holds and who uploads."""
+    def grant(self, state: State, wanted: Flags, draws: Draws) -> tuple[State, Flags, Floats | None]:
+        """[N, K] what clients hold, given what they asked for; [N, K] prediction weights where the server decides."""
         ...
 
-    def absorb(self, state: State, reports: Reports) -> tuple[State, Floats]:
-        """Learn from the reports; [K] the step with which the summed updates of each model are applied."""
+    def learn(self, state: State, reports: Reports, clients: int) -> tuple[State, Floats | float]:
+        """Learn from the reports; the step (by model, or one for all) along the summed updates of `clients` clients."""
         ...
 
 
-@dataclass(frozen=True)
-class GradientStep:
-    """One gradient step of size `rate` on the window's loss, eq. (1r2)."""
-
-    copies: ClassVar[int] = 1
-    rate: float
-    window: int
-    warm_up: int
-
-
-@dataclass(frozen=True)
-class Epochs:
-    """Stochastic gradient descent over the window, in the order of its samples."""
-
-    copies: ClassVar[int] = 1
-    rate: float
-    epochs: int
-    batch_size: int
-    window: int
-    warm_up: int
-
-
-@dataclass(frozen=True)
-class Adapted:
-    """Meta-learning: updates are taken at an adapted copy of the parameters, which also predicts.
-
-    `adaptation_rate` is the size of the step that adapts, `rate` that of the step on the shared parameters.
-    """
-
-    copies: ClassVar[int] = 2
-    rate: float
-    adaptation_rate: float
-    epochs: int
-    batch_size: int
-    window: int
-    warm_up: int
-
-
-LocalUpdate = GradientStep | Epochs | Adapted
-
-
-@dataclass(frozen=True, eq=False)
-class Fleet:
-    """For whom a policy is built: the models, the clients' memory, the bandwidth, and the time they have."""
-
-    catalogue: Catalogue
-    budgets: Integers
-    bandwidth: int
-    schedule: Schedule
-
-    def require_upload(self, largest: int) -> None:
-        """Refuse a bandwidth that some client's update could never get through (1r2)."""
-        if self.bandwidth < largest:
-            raise InvalidInput(
-                "bandwidth",
-                f"{self.bandwidth} bytes",
-                f"a client may have to upload {largest} bytes at once; give at least that",
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class Policy:
-    """An algorithm, ready to run.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClientPolicy:
+    """What a device knows of a policy.
 
     Attributes
     ----------
@@ -133,82 +75,50 @@ class Policy:
         How a client fine-tunes what it holds, or None where it does not.
     loss_bound
         How the task's loss becomes the loss of selection and regret.
-    expected_weights
-        [N, K] the expected prediction weights from both states, before the exchange is learnt from. For measuring
-        regret alone: it is never sent.
-    bound
-        [N] upper bound on each client's expected cumulative regret, or None.
-    not_covered
-        Why there is no bound.
+    observes
+        Whose losses a client observes: all models `held`, or the `predicting` ones alone.
     reports_losses
         Whether clients report losses, from which the server learns.
-    learns_from
-        Whose losses a client must know: those of all models that it `holds`, or of what `votes` alone.
     """
 
-    name: str
     client: ClientHalf[Any]
-    server: ServerHalf[Any]
-    local: LocalUpdate | None
-    loss_bound: str
-    expected_weights: Callable[[Any, Any], Floats]
-    bound: Floats | None = None
-    not_covered: str = "no theorem bounds its clients' regret"
+    local: LocalUpdate | None = None
+    loss_bound: LossBound
+    observes: Literal["held", "predicting"] = "held"
     reports_losses: bool = False
-    learns_from: Literal["holds", "votes"] = "holds"
 
     def observed(self, plan: Plan) -> Flags:
-        """[N, K] the models that a client evaluates when a label comes."""
-        return plan.held if self.learns_from == "holds" else plan.prediction_weights > 0
+        """[N, K] the models that a client evaluates when a label arrives."""
+        return plan.held if self.observes == "held" else plan.prediction_weights > 0
 
 
-def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
-    """The samples on which clients fine-tune in an exchange, or None where they do not."""
-    if local is None or local.rate == 0:
-        return None
-    window = tuning_window(schedule.span(exchange), local.window, local.warm_up)
-    if window is not None and not isinstance(local, GradientStep):
-        # Passes over the samples that a client keeps: the last ones, all alike.
-        return past_window(window.stop, local.window)
-    return window
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Policy(ClientPolicy):
+    """An algorithm built for a fleet.
+
+    Attributes
+    ----------
+    expected_weights
+        [N, K] or [1, K] expected prediction weights from both states, before the exchange is learnt from: for measuring
+        regret alone.
+    upload_groups
+        The number of upload groups, whatever the bandwidth is; None to derive it from the bandwidth.
+    bound
+        [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
+    """
+
+    name: str = ""
+    server: ServerHalf[Any]
+    expected_weights: Callable[[Any, Any], Floats]
+    upload_groups: int | None = None
+    bound: Floats | None = None
+    not_covered: str = "no theorem bounds its clients' regret"
 
 
-def models_to_send(held: Flags, holding: Integers, version: Integers) -> Flags:
-    """What is held and not there in the current version."""
-    sent: Flags = held & (holding != version)
-    return sent
+@dataclass(frozen=True)
+class Algorithm:
+    """What a policy's module offers: its settings, the class of its client half, and how it is built for a fleet."""
 
-
-def versions_after(reports: Reports, version: Integers) -> Integers:
-    """A model that somebody updated has a new version."""
-    return version + reports.updated.any(axis=0)
-
-
-def versions_held(held: Flags, version: Integers) -> Integers:
-    """What a client has after a grant: the current version of what it holds, -1 for the rest."""
-    return np.where(held, version, -1)
-
-
-def require_common_settings(loss_bound: str, window: int = 1, warm_up: int = 0) -> None:
-    """Refuse settings, common to many policies, that make no sense."""
-    if loss_bound not in BOUNDS:
-        raise InvalidInput("loss_bound", loss_bound, f"use one of {', '.join(BOUNDS)}")
-    if window < 1:
-        raise InvalidInput("window", window, "give at least 1, the current sample")
-    if warm_up < 0:
-        raise InvalidInput("warm_up", warm_up, "give a round, 0 for the first one")
-
-
-def require_budgets(catalogue: Catalogue, budgets: Integers) -> None:
-    """Refuse a dictionary of one model, and a budget under (a2)."""
-    if len(catalogue) < 2:
-        raise InvalidInput("models", len(catalogue), "selection needs a dictionary of at least 2 models")
-    least = smallest_budget(catalogue.storage)
-    if budgets.size == 0:
-        raise InvalidInput("clients", 0, "give at least 1")
-    if budgets.min() < least:
-        raise InvalidInput(
-            "budget",
-            f"{int(budgets.min())} bytes",
-            f"it must hold the two largest models together; give at least {least} bytes",
-        )
+    settings: type[Any]
+    client: type[Any]
+    build: Callable[[Any, Fleet], Policy]

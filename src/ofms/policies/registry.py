@@ -1,14 +1,16 @@
-"""Policies by name. A policy's module offers `Settings`, a frozen dataclass, and `build(settings, fleet)`."""
+"""Policies by name: one of ours, or `package.module:name` of one's own, which refers to an `Algorithm`."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any
 
 from ofms.core.errors import InvalidInput
 from ofms.policies import MODULES
-from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.fleet import Fleet, require_budgets
+from ofms.policies.protocol import Algorithm, Policy
+from ofms.policies.settings import check_settings
 
 
 def setting_names(policy: str) -> frozenset[str]:
@@ -22,35 +24,34 @@ def setting_names(policy: str) -> frozenset[str]:
 
 def settings_type(policy: str) -> type[Any]:
     """The dataclass of a policy's settings."""
-    kind: type[Any] = _module(policy).Settings
-    return kind
+    return find_algorithm(policy).settings
 
 
 def policy_summary(policy: str) -> str:
     """The first line of a policy's description."""
-    return str(_module(policy).__doc__).splitlines()[0]
+    return str(import_module(find_algorithm(policy).build.__module__).__doc__).splitlines()[0]
 
 
 def build_policy(policy: str, settings: Any, fleet: Fleet) -> Policy:
-    """A policy for a fleet, from its own settings record."""
-    built: Policy = _module(policy).build(settings, fleet)
-    return built
+    """A policy for a fleet, once its settings and the fleet's budgets are checked."""
+    require_budgets(fleet.catalogue, fleet.budgets)
+    check_settings(settings)
+    return replace(find_algorithm(policy).build(settings, fleet), name=policy)
 
 
-def _module(policy: str) -> Any:
-    """The module of a policy: one of ours by name, or one's own by its dotted path."""
-    if policy in MODULES:
-        return import_module(MODULES[policy])
-    remedy = f"use one of {', '.join(MODULES)}, or a module of your own, as in package.module"
-    if not all(part.isidentifier() for part in policy.split(".")):
+def find_algorithm(policy: str) -> Algorithm:
+    """The algorithm of a name."""
+    reference = MODULES.get(policy, policy)
+    remedy = f"use one of {', '.join(MODULES)}, or your own as package.module:name"
+    module, colon, name = reference.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
         raise InvalidInput("policy", policy, remedy)
     try:
-        module = import_module(policy)
+        found = getattr(import_module(module), name, None)
     except ModuleNotFoundError as error:
-        if error.name is not None and (policy == error.name or policy.startswith(f"{error.name}.")):
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             raise InvalidInput("policy", policy, remedy) from None
         raise InvalidInput("policy", policy, f"it cannot be imported ({error})") from None
-    for name in ("Settings", "build"):
-        if not hasattr(module, name):
-            raise InvalidInput("policy", policy, f"the module has no {name!r}; it needs Settings and build")
-    return module
+    if not isinstance(found, Algorithm):
+        raise InvalidInput("policy", policy, f"{name!r} of {module} is no ofms.policies.Algorithm")
+    return found

@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from ofms.core.draws import Draws, Purpose
+from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
-from ofms.core.messages import Catalogue, Grants, Reports, Requests
-from ofms.core.typing import Floats
-from ofms.core.uplink import draw_group, upload_needs
-from ofms.policies.granting_server import ServerState, grants_for
-from ofms.policies.protocol import Fleet, require_budgets, versions_after
+from ofms.core.messages import Catalogue, Reports
+from ofms.core.typing import Flags, Floats
+from ofms.policies.fleet import Fleet
 
 
 @dataclass(frozen=True)
 class SingleModelServer:
-    """Gives `model` to everybody and averages the updates; under limited bandwidth a random group uploads.
+    """Grants one model to all clients and averages their updates.
 
-    A group's updates count α times and are divided by N, so that their expectation is the mean over all clients.
-    `upload_groups` sets a group's size, N over it, whatever the bandwidth is: 1 lets everybody upload.
+    The updates of the group that uploads count α times and are divided by N, so that their expectation is the mean over
+    all clients.
     """
 
     model: int
-    upload_groups: int | None = None
 
-    def open(self, catalogue: Catalogue, bandwidth: int) -> ServerState:
-        return ServerState(catalogue.upload, bandwidth, catalogue.version)
+    def start(self, catalogue: Catalogue) -> None:
+        return None
 
-    def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
-        held = np.zeros(requests.wanted.shape, dtype=np.bool_)
+    def grant(self, state: None, wanted: Flags, draws: Draws) -> tuple[None, Flags, Floats]:
+        held = np.zeros(wanted.shape, dtype=np.bool_)
         held[:, self.model] = True
-        needs = upload_needs(held, state.upload)
-        bandwidth = state.bandwidth
-        if self.upload_groups is not None:
-            bandwidth = -(-requests.client.size // self.upload_groups) * int(state.upload[self.model])
-        groups = draw_group(needs, bandwidth, draws.single(Purpose.GROUP))
-        grants = grants_for(requests, held, state.version, groups, prediction_weights=held.astype(np.float64))
-        return replace(state, clients=requests.client.size), grants
+        return None, held, held.astype(np.float64)
 
-    def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:
-        step = np.full(state.version.size, 1.0 / state.clients)
-        return replace(state, version=versions_after(reports, state.version)), step
-
-    def expected_weights(self, client: object, server: ServerState) -> Floats:
-        prediction_weights = np.zeros((server.clients, server.version.size))
-        prediction_weights[:, self.model] = 1.0
-        return prediction_weights
+    def learn(self, state: None, reports: Reports, clients: int) -> tuple[None, float]:
+        return None, 1.0 / clients
 
 
 def find_model(catalogue: Catalogue, model: int | str) -> int:
@@ -60,10 +45,9 @@ def find_model(catalogue: Catalogue, model: int | str) -> int:
 
 
 def single_model_server(
-    fleet: Fleet, model: int | str, *, batch_size: int, epochs: int, upload_groups: int | None, copies: int = 1
+    fleet: Fleet, model: int | str, *, upload_groups: int | None, copies: int = 1
 ) -> SingleModelServer:
-    """The server half for a fleet, once what it needs is there: memory for `copies` of the model among it."""
-    require_budgets(fleet.catalogue, fleet.budgets)
+    """The server half for a fleet; its budgets must hold `copies` of the model."""
     index = find_model(fleet.catalogue, model)
     needed = copies * int(fleet.catalogue.storage[index])
     if fleet.budgets.min() < needed:
@@ -74,7 +58,11 @@ def single_model_server(
         )
     if upload_groups is None:
         fleet.require_upload(int(fleet.catalogue.upload[index]))
-    for field, value in (("batch_size", batch_size), ("epochs", epochs), ("upload_groups", upload_groups)):
-        if value is not None and value < 1:
-            raise InvalidInput(field, value, "give at least 1")
-    return SingleModelServer(index, upload_groups)
+    return SingleModelServer(index)
+
+
+def weight_on(model: int, models: int) -> Floats:
+    """[1, K] all weight on one model."""
+    weights = np.zeros((1, models))
+    weights[0, model] = 1.0
+    return weights

@@ -1,19 +1,19 @@
-"""Subsets of models that fit a memory: random ones, the first ones, or those that are named."""
+"""Subsets of models that fit a budget: random ones, the first ones, or named ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
-from ofms.core.draws import Draws, Purpose
+from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.single_model_server import find_model
 
-Subset = str | Sequence[int | str]
+Subset = Literal["random", "first"] | list[int | str]
 
 
 def fill_budgets(priority: Floats, storage: Integers, budgets: Integers) -> Flags:
@@ -34,12 +34,12 @@ def fill_budgets(priority: Floats, storage: Integers, budgets: Integers) -> Flag
     return held
 
 
-def random_subset(storage: Integers, budgets: Integers, draws: Draws, clients: Integers) -> Flags:
-    """[N, K] a random subset for each client, the same in whichever exchange it is drawn."""
-    return fill_budgets(Draws(draws.seed, 0).table(Purpose.SUBSET, clients, storage.size), storage, budgets)
+def random_subset(storage: Integers, budgets: Integers, draws: ClientDraws) -> Flags:
+    """[N, K] a random subset for each client, the same in every exchange."""
+    return fill_budgets(draws.of_the_run().table(Purpose.SUBSET, storage.size), storage, budgets)
 
 
-def settled_subset(subset: Subset, catalogue: Catalogue, budgets: Integers) -> Flags | None:
+def fixed_subset(subset: Subset, catalogue: Catalogue, budgets: Integers) -> Flags | None:
     """[N, K] a subset that needs no draw: the `first` models that fit, or those of a list; None for a random one."""
     shape = (budgets.size, len(catalogue))
     if subset == "random":
@@ -47,10 +47,10 @@ def settled_subset(subset: Subset, catalogue: Catalogue, budgets: Integers) -> F
     if subset == "first":
         order = np.broadcast_to(np.arange(len(catalogue), dtype=np.float64), shape)
         return fill_budgets(order, catalogue.storage, budgets)
-    return np.broadcast_to(named_subset(subset, catalogue), shape).copy()
+    return np.broadcast_to(named_subset(list(subset), catalogue), shape).copy()
 
 
-def named_subset(subset: Subset, catalogue: Catalogue) -> Flags:
+def named_subset(subset: list[int | str], catalogue: Catalogue) -> Flags:
     """[K] flags of the models in a list."""
     named = np.zeros(len(catalogue), dtype=np.bool_)
     named[[find_model(catalogue, model) for model in subset]] = True
@@ -58,7 +58,7 @@ def named_subset(subset: Subset, catalogue: Catalogue) -> Flags:
 
 
 def most_upload(catalogue: Catalogue, budget: int) -> int:
-    """No subset that fits takes more upload: models by their upload a byte of memory, the last one in part.
+    """An upper bound on the upload of any subset that fits: the fractional knapsack.
 
     >>> most_upload(Catalogue(("a", "b"), np.array([4, 4]), np.array([4, 2]), np.zeros(2, dtype=np.int64)), 6)
     5
@@ -72,10 +72,8 @@ def most_upload(catalogue: Catalogue, budget: int) -> int:
 
 
 def require_subset(subset: Subset, catalogue: Catalogue, budgets: Integers) -> None:
-    """Refuse a subset that is empty, unknown, or too large for somebody's memory."""
+    """Reject a list of models that is empty, unknown, or too large for the smallest budget."""
     if isinstance(subset, str):
-        if subset not in ("random", "first"):
-            raise InvalidInput("subset", subset, "give 'random', 'first', or a list of models by name or index")
         return
     if len(subset) == 0:
         raise InvalidInput("subset", list(subset), "name at least one model")
@@ -84,3 +82,10 @@ def require_subset(subset: Subset, catalogue: Catalogue, budgets: Integers) -> N
         raise InvalidInput(
             "subset", list(subset), f"it takes {needed} bytes and a client has {int(budgets.min())}; name fewer models"
         )
+
+
+def largest_upload(subset: Subset, catalogue: Catalogue, budget: int) -> int:
+    """The most that a client with this subset may have to upload."""
+    if isinstance(subset, str):
+        return most_upload(catalogue, budget)
+    return int(catalogue.upload[named_subset(subset, catalogue)].sum())

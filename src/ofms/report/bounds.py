@@ -29,7 +29,7 @@ def describe_bounds(
     fleet = config.fleet(dictionary.catalogue())
     policy = build_policy("ofms-ft", settings, fleet)
     table = partition_models(fleet.catalogue.storage, fleet.budgets)
-    rates = theory.learning_rates(settings.learning_rate, fleet.catalogue, table, fleet.schedule)
+    rates = theory.learning_rates(settings.learning_rate, fleet, table)
     fewest = theory.fewest_clusters_by_budget(fleet.catalogue, table)
     each = theory.client_bounds(rates, fleet, table) if policy.bound is not None else None
     clients = [
@@ -46,7 +46,7 @@ def describe_bounds(
     ]
     rate = theory.fine_tuning_rate(settings.fine_tuning_rate, fleet, table)
     groups = theory.largest_group_count(fleet, table)
-    not_covered = ofms_ft.server_not_covered(settings) or ("" if rate > 0 else "the dictionary is frozen")
+    not_covered = theory.server_not_covered(settings) or ("" if rate > 0 else "the dictionary is frozen")
     server: dict[str, Any] = {
         "bandwidth": fleet.bandwidth,
         "most_groups": groups,

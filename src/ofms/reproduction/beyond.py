@@ -13,8 +13,8 @@ from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
 from ofms.drawing.charts import Curve
 from ofms.drawing.tables import Table
+from ofms.policies.fleet import Fleet
 from ofms.policies.ofms_ft import Settings, build
-from ofms.policies.protocol import Fleet
 from ofms.reproduction.bench import IMAGE_SETS, Bench, Figure, Section, title_of
 from ofms.reproduction.cells import Record
 from ofms.reproduction.convex import Problem, server_curve

@@ -15,7 +15,10 @@ from ofms.core.packing import fewest_clusters, partition_models
 from ofms.core.regret import ClientRegret, server_regret
 from ofms.core.regret_bounds import server_bound
 from ofms.core.typing import Floats
-from ofms.policies.protocol import Fleet, GradientStep, Policy
+from ofms.policies.fleet import Fleet
+from ofms.policies.local_updates import GradientStep
+from ofms.policies.protocol import Policy
+from ofms.policies.session import expected_weights, open_sessions
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +76,9 @@ def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected:
     if not isinstance(policy.local, GradientStep):
         raise TypeError(f"{policy.name} does not fine-tune by gradient steps")
     clients = fleet.budgets.size
-    client = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(clients))
-    server = policy.server.open(fleet.catalogue, fleet.bandwidth)
+    client_session, server_session = open_sessions(policy, fleet)
+    client = client_session.join(fleet.catalogue, fleet.budgets, np.arange(clients))
+    server = server_session.open()
     parameters = problem.start
     regret = ClientRegret.start(clients, len(fleet.catalogue))
     history: dict[str, list[Floats]] = {
@@ -83,21 +87,21 @@ def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected:
     path, groups = [parameters], []
     for exchange in range(fleet.schedule.exchanges):
         draws = Draws(seed, exchange)
-        client, requests = policy.client.request(client, draws)
-        server, grants = policy.server.grant(server, requests, draws)
-        client, plan = policy.client.plan(client, grants)
-        pmf = policy.expected_weights(client, server)
+        client, requests = client_session.request(client, draws)
+        server, grants = server_session.grant(server, requests, draws)
+        client, plan = client_session.plan(client, grants)
+        pmf = expected_weights(policy, client, server)
         losses = problem.losses(exchange, parameters)
-        before = client.cumulative_losses
-        client, reports = policy.client.learn(client, plan, np.where(plan.held, losses, np.nan))
-        server, step = policy.server.absorb(server, reports)
+        before = client.policy.cumulative_losses
+        client, reports = client_session.learn(client, plan, np.where(plan.held, losses, np.nan))
+        server, step = server_session.absorb(server, reports)
         slopes = problem.gradients(exchange, parameters)
         moved = parameters - step[:, None] * policy.local.rate * np.einsum("nk,nkd->kd", plan.update_weight, slopes)
         parameters = project(moved) if projected else moved
         regret = regret.add((pmf * losses).sum(axis=1), losses)
         for name, value in (
             ("pmf", pmf),
-            ("estimates", client.cumulative_losses - before),
+            ("estimates", client.policy.cumulative_losses - before),
             ("losses", losses),
             ("update_weight", plan.update_weight),
             ("gradients", slopes),

@@ -1,4 +1,4 @@
-"""Checkpoints: how far a run got, so that it can go on to the same bits.
+"""Checkpoints: how far a run got, so that it can continue to the same bits.
 
 A checkpoint is `checkpoint/N.safetensors`, arrays and parameters after N rounds, and `checkpoint/latest.json`, which
 names it and is replaced last: a reader finds a whole one or none.
@@ -6,12 +6,15 @@ names it and is replaced last: a reader finds a whole one or none.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
+import numpy as np
 import safetensors
 import safetensors.numpy
 
@@ -25,13 +28,28 @@ FOLDER, LATEST = "checkpoint", "latest.json"
 _MOST_TIME = 0.02
 
 
+class Flattenable(Protocol):
+    """A part of a run that changes from exchange to exchange."""
+
+    def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]: ...
+
+    def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Fingerprints of what a run reads: its dictionary and its stream."""
+
+    dictionary: str
+    stream: str
+
+
 class Latest(msgspec.Struct, kw_only=True, frozen=True):
     """What the newest checkpoint is."""
 
-    format: Literal["ofms-checkpoint/1"] = "ofms-checkpoint/1"
+    format: Literal["ofms-checkpoint/2"] = "ofms-checkpoint/2"
     version: str
     rounds: int
-    exchange: int
     revision: str
     stream: str
     values: dict[str, Any]
@@ -39,16 +57,18 @@ class Latest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Checkpoints:
-    """Writes checkpoints into a run's folder, no oftener than their cost allows.
+    """Writes checkpoints into a run's folder, no more often than their cost allows.
 
     Parameters
     ----------
     every
         Seconds between two checkpoints; more where writing one takes more than a fiftieth of that.
+    parts
+        The parts of the run, by name.
     """
 
-    def __init__(self, run: Path, every: float) -> None:
-        self.folder, self.every = run / FOLDER, every
+    def __init__(self, run: Path, every: float, parts: Mapping[str, Flattenable], inputs: Inputs) -> None:
+        self.folder, self.every, self.parts, self.inputs = run / FOLDER, every, parts, inputs
         self._last = time.perf_counter()
         self._cost = 0.0
 
@@ -56,17 +76,59 @@ class Checkpoints:
     def due(self) -> bool:
         return time.perf_counter() - self._last >= max(self.every, self._cost / _MOST_TIME)
 
-    def write(self, latest: Latest, arrays: Mapping[str, AnyArray]) -> None:
+    def write(self, rounds: int, seconds: float) -> None:
         """Replace the newest checkpoint."""
         began = time.perf_counter()
+        arrays: dict[str, AnyArray] = {}
+        values: dict[str, Any] = {"seconds": seconds}
+        for name, part in self.parts.items():
+            part_arrays, part_values = part.flatten()
+            arrays |= {f"{name}.{key}": np.ascontiguousarray(array) for key, array in part_arrays.items()}
+            values |= {f"{name}.{key}": value for key, value in part_values.items()}
+        latest = Latest(
+            version=__version__,
+            rounds=rounds,
+            revision=self.inputs.dictionary,
+            stream=self.inputs.stream,
+            values=values,
+            file=f"{rounds}.safetensors",
+        )
         require_writable(self.folder)
-        write_whole(self.folder / latest.file, safetensors.numpy.save(dict(arrays)))
+        write_whole(self.folder / latest.file, safetensors.numpy.save(arrays))
         write_whole(self.folder / LATEST, msgspec.json.format(msgspec.json.encode(latest), indent=1) + b"\n")
         for path in self.folder.glob("*.safetensors"):
             if path.name != latest.file:
                 path.unlink()
         self._last = time.perf_counter()
         self._cost = self._last - began
+
+    def remove(self) -> None:
+        """Remove all checkpoints: a finished run needs none."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def restore(run: Path, parts: Mapping[str, Flattenable], inputs: Inputs) -> tuple[int, float]:
+    """Bring the parts of a run to its last checkpoint; its rounds and the seconds they took, (0, 0) without one."""
+    found = read_checkpoint(run)
+    if found is None:
+        return 0, 0.0
+    latest, arrays = found
+    for name, then, now in (
+        ("dictionary", latest.revision, inputs.dictionary),
+        ("stream", latest.stream, inputs.stream),
+    ):
+        if then != now:
+            raise InvalidInput("resume", run, f"its {name} was another one; give the same again")
+    try:
+        for name, part in parts.items():
+            prefix = f"{name}."
+            part.unflatten(
+                {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)},
+                {key.removeprefix(prefix): value for key, value in latest.values.items() if key.startswith(prefix)},
+            )
+        return latest.rounds, float(latest.values["seconds"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise InvalidInput("resume", run, f"its checkpoint does not fit the run ({error}); start it again") from None
 
 
 def read_checkpoint(run: Path) -> tuple[Latest, dict[str, AnyArray]] | None:
@@ -77,11 +139,12 @@ def read_checkpoint(run: Path) -> tuple[Latest, dict[str, AnyArray]] | None:
     except FileNotFoundError:
         return None
     try:
-        latest = msgspec.json.decode(content, type=Latest)
-        if latest.version != __version__:
+        version = msgspec.json.decode(content, type=dict[str, Any]).get("version")
+        if version != __version__:
             raise InvalidInput(
-                "run", run, f"it was written by ofms {latest.version}, and this is {__version__}; start it again"
+                "run", run, f"it was written by ofms {version}, and this is {__version__}; start it again"
             )
+        latest = msgspec.json.decode(content, type=Latest)
         return latest, safetensors.numpy.load((run / FOLDER / latest.file).read_bytes())
     except (msgspec.DecodeError, safetensors.SafetensorError, OSError) as error:
         raise InvalidInput("run", run, f"its checkpoint is damaged ({error}); start it again") from None

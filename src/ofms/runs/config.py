@@ -17,7 +17,7 @@ from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
 from ofms.data.table import TableSource
 from ofms.policies import MODULES
-from ofms.policies.protocol import Fleet
+from ofms.policies.fleet import Fleet
 from ofms.policies.registry import setting_names, settings_type
 from ofms.runs.units import parse_bandwidth, parse_budgets
 

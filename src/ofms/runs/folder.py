@@ -6,16 +6,18 @@ import io
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
 
 from ofms.core.errors import InvalidInput
-from ofms.core.typing import AnyArray
 from ofms.runs.config import RunConfig, load_run
 from ofms.storage.files import require_writable, write_whole
 from ofms.storage.locks import FolderLock
+
+if TYPE_CHECKING:
+    from ofms.simulator.result import Result
 
 CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
 HISTORY, SUMMARY = "history.npz", "summary.json"
@@ -77,16 +79,15 @@ class RunFolder:
         self._metrics.close()
         self._lock.close()
 
-    def add_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def on_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Add lines to the metrics; they are in the file when it returns."""
         self._metrics.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
         self._metrics.flush()
 
-    def finish(
-        self, clients: Mapping[str, AnyArray], history: Mapping[str, AnyArray], summary: Mapping[str, Any]
-    ) -> None:
+    def on_finish(self, result: Result) -> None:
         """Write the results; a folder with a summary is a finished run."""
-        for name, arrays in ((CLIENTS, clients), (HISTORY, history)):
+        summary = msgspec.to_builtins(result.summary())
+        for name, arrays in ((CLIENTS, result.clients), (HISTORY, result.history)):
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **dict(arrays))  # type: ignore[arg-type]
             write_whole(self.path / name, buffer.getvalue())

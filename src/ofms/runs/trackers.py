@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ofms.core.errors import InvalidInput
 from ofms.runs.config import RunConfig
+
+if TYPE_CHECKING:
+    from ofms.simulator.result import Result
 
 # What is logged of a round, where it is there.
 _FIGURES = ("mean", "std", "score", "frozen", "regret", "regret_std", "down", "up", "held", "groups")
@@ -26,9 +29,9 @@ class Tracker(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def add_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None: ...
+    def on_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None: ...
 
-    def finish(self, summary: Mapping[str, Any]) -> None: ...
+    def on_finish(self, result: Result) -> None: ...
 
 
 class TensorBoard:
@@ -48,13 +51,13 @@ class TensorBoard:
     ) -> None:
         self._writer.close()
 
-    def add_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def on_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
         for line in lines:
             for name, value in _figures(line).items():
                 self._writer.add_scalar(name, value, line["round"])
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        for name, value in _numbers(summary).items():
+    def on_finish(self, result: Result) -> None:
+        for name, value in _numbers(result.summary()).items():
             self._writer.add_scalar(f"final/{name}", value)
 
 
@@ -80,12 +83,12 @@ class MLflow:
     ) -> None:
         self._mlflow.end_run("FINISHED" if kind is None else "KILLED")
 
-    def add_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def on_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
         for line in lines:
             self._mlflow.log_metrics(_figures(line), step=line["round"])
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        self._mlflow.log_metrics({f"final_{name}": value for name, value in _numbers(summary).items()})
+    def on_finish(self, result: Result) -> None:
+        self._mlflow.log_metrics({f"final_{name}": value for name, value in _numbers(result.summary()).items()})
 
 
 _KINDS: dict[str, tuple[Callable[[RunConfig, Path], Tracker], str]] = {

@@ -1,1 +1,1 @@
-"""Many clients on one machine: fused on the engine, or one at a time through messages."""
+"""Many clients on one machine: all at once, or one at a time through messages."""

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 
 from ofms.core.errors import InvalidInput
 from ofms.data import load_dataset
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
-from ofms.policies.protocol import Fleet, Policy
+from ofms.policies.fleet import Fleet
+from ofms.policies.protocol import Policy
 from ofms.policies.registry import build_policy
-from ofms.runs.checkpoint import FOLDER as CHECKPOINT_FOLDER
-from ofms.runs.checkpoint import Checkpoints
+from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, restore
 from ofms.runs.config import Experiment, RunConfig, change, load_experiment, load_run, resolve
 from ofms.runs.dictionaries import find_dictionary, task_of
 from ofms.runs.folder import CONFIG, RunFolder, new_run_folder, require_free, unfinished_run
-from ofms.runs.interrupt import RunInterrupted, StopRequest
+from ofms.runs.observers import CheckpointObserver, Observer
 from ofms.runs.trackers import require_tracker, start_tracker
-from ofms.simulator.fused import FusedSimulation
-from ofms.simulator.loopback import LoopbackSimulation
 from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.progress import Progress
 from ofms.simulator.result import Result
-from ofms.simulator.resuming import go_on, save_checkpoint
+from ofms.simulator.simulation import make_simulation
 
 CHECKPOINT_SECONDS = 30.0
 _DEFAULT, _OWN_STREAM = "digits", "own stream"
@@ -105,8 +101,7 @@ def simulate(
     if resume is not None:
         _require_only_resume(policy, loopback, out, given)
         experiment = os.fspath(Path(os.fspath(resume)) / CONFIG)
-        if unfinished_run(Path(os.fspath(resume))).loopback:
-            raise InvalidInput("resume", resume, "a run client by client keeps no checkpoints; start it again")
+        unfinished_run(Path(os.fspath(resume)))
     if stream is not None and models is None:
         raise InvalidInput("models", None, "say which dictionary predicts your own stream")
     if isinstance(models, str | os.PathLike):
@@ -141,17 +136,19 @@ def simulate(
     dictionary = models if isinstance(models, Dictionary) else find_dictionary(loaded, config, progress=progress)
     fleet = config.fleet(dictionary.catalogue())
     built = build_policy(config.policy, config.policy_settings(), fleet)
+    folder = Path(os.fspath(resume)) if resume is not None else None
+    if folder is None and out is not False:
+        folder = new_run_folder(None if out is True else os.fspath(out), config)
     return _run(
         config,
         built,
         fleet,
         dictionary,
         stream,
-        out,
-        loopback=loopback,
+        folder=folder,
+        resumed=resume is not None,
         workers=workers,
         progress=progress,
-        resume=None if resume is None else Path(os.fspath(resume)),
         checkpoint=checkpoint,
         tracker=tracker,
     )
@@ -195,33 +192,25 @@ def _run(
     fleet: Fleet,
     dictionary: Dictionary,
     stream: Stream,
-    out: str | os.PathLike[str] | bool,
     *,
-    loopback: bool,
+    folder: Path | None,
+    resumed: bool,
     workers: int | None,
     progress: bool,
-    resume: Path | None,
     checkpoint: float,
     tracker: str | None,
 ) -> Result:
-    metric = "accuracy" if stream.task == "classification" else "mse"
-    dtype = getattr(torch, config.dtype)
-    simulation: FusedSimulation | LoopbackSimulation
-    if loopback:
-        simulation = LoopbackSimulation(
-            policy, fleet, dictionary, stream, seed=config.seed, hindsight=config.hindsight, dtype=dtype
-        )
-    else:
-        simulation = FusedSimulation(
-            policy,
-            fleet,
-            dictionary,
-            stream,
-            seed=config.seed,
-            hindsight=config.hindsight,
-            dtype=dtype,
-            workers=workers,
-        )
+    simulation = make_simulation(
+        policy,
+        fleet,
+        dictionary,
+        stream,
+        seed=config.seed,
+        hindsight=config.hindsight,
+        dtype=getattr(torch, config.dtype),
+        loopback=bool(config.loopback),
+        workers=workers,
+    )
     measurement = Measurement(
         stream.clients,
         len(dictionary),
@@ -229,61 +218,44 @@ def _run(
         hindsight=config.hindsight,
         history=config.history,
     )
-    folder = resume
-    if folder is None and out is not False:
-        folder = new_run_folder(None if out is True else os.fspath(out), config)
-    fingerprint = stream.fingerprint()
-    before, elapsed = 0, 0.0
-    if resume is not None and isinstance(simulation, FusedSimulation):
-        before, elapsed = go_on(resume, simulation, measurement, fleet.catalogue.revision, fingerprint)
+    metric = "accuracy" if stream.task == "classification" else "mse"
+    parts: dict[str, Flattenable] = {"simulation": simulation, "measurement": measurement}
+    inputs = Inputs(fleet.catalogue.revision, stream.fingerprint())
+    done, seconds = restore(folder, parts, inputs) if resumed and folder is not None else (0, 0.0)
+    began = time.perf_counter() - seconds
     lines: list[Line] = []
-    started = time.perf_counter() - elapsed
-    with (
-        RunFolder(folder, config, rounds=before) if folder is not None else nullcontext() as written,
-        Progress(
-            policy.name, metric, config.rounds, before=written.lines if written is not None else [], shown=progress
-        ) as view,
-        StopRequest() if folder is not None else nullcontext() as stop,
-        start_tracker(tracker, config, folder) if tracker and folder else nullcontext() as tracking,
-    ):
-        checkpoints = None
-        if written is not None and isinstance(simulation, FusedSimulation):
-            checkpoints = Checkpoints(written.path, checkpoint)
+    with ExitStack() as stack:
+        observers: list[Observer] = []
+        if folder is not None:
+            written = stack.enter_context(RunFolder(folder, config, rounds=done))
             lines += written.lines
+            observers.append(written)
+            if tracker is not None:
+                observers.append(stack.enter_context(start_tracker(tracker, config, folder)))
+        if progress:
+            observers.append(stack.enter_context(Progress(policy.name, metric, config.rounds, before=lines)))
+        if folder is not None:
+            checkpoints = Checkpoints(folder, checkpoint, parts, inputs)
+            follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
+            observers.append(stack.enter_context(follower))
         for exchange in simulation.exchanges():
             new = measurement.add(exchange)
             lines += new
-            if written is not None:
-                written.add_rounds(new)
-            if tracking is not None:
-                tracking.add_rounds(new)
-            view.add(new)
-            stopped = stop is not None and stop.wanted and len(lines) < config.rounds
-            if checkpoints is not None and isinstance(simulation, FusedSimulation) and (stopped or checkpoints.due):
-                seconds = time.perf_counter() - started
-                save_checkpoint(checkpoints, simulation, measurement, fleet.catalogue.revision, fingerprint, seconds)
-            if stopped:
-                again = f"go on with: ofms run --resume {folder}" if checkpoints else "it has to start again"
-                raise RunInterrupted(f"stopped after round {len(lines)} of {config.rounds}; {again}")
-        clients = measurement.per_client() | {"budget": fleet.budgets}
-        if isinstance(simulation, LoopbackSimulation):
-            clients["seconds"] = np.array([client.seconds for client in simulation.clients])
+            for observer in observers:
+                observer.on_rounds(new)
         result = Result(
             config=config,
             metric=metric,
-            clients=clients,
+            clients=measurement.per_client() | {"budget": fleet.budgets} | simulation.client_figures(),
             history=measurement.first_clients(),
             lines=lines,
-            seconds=time.perf_counter() - started,
+            seconds=time.perf_counter() - began,
             bound=policy.bound,
             not_covered=policy.not_covered,
             revision=fleet.catalogue.revision,
             models=fleet.catalogue.names,
             folder=folder,
         )
-        if tracking is not None:
-            tracking.finish(result.summary())
-    if written is not None:
-        written.finish(result.clients, result.history, msgspec.to_builtins(result.summary()))
-        shutil.rmtree(written.path / CHECKPOINT_FOLDER, ignore_errors=True)
+        for observer in observers:
+            observer.on_finish(result)
     return result

@@ -1,4 +1,4 @@
-"""The fast simulator: all clients at once on the engine, one weighted backward pass a model."""
+"""The fast simulator: all clients at once, one weighted backward pass per model."""
 
 from __future__ import annotations
 
@@ -9,132 +9,134 @@ from typing import Any
 import numpy as np
 import torch
 
-from ofms.compute.threads import ThreadedCompute
+from ofms.compute.protocol import Adaptation, Compute, Tensors
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
+from ofms.core.messages import Plan
 from ofms.core.states import flatten, unflatten
-from ofms.core.typing import AnyArray
-from ofms.data.stream import Stream
-from ofms.models.dictionary import Dictionary
-from ofms.policies.protocol import Adapted, Fleet, Policy, tuning_window_of
-from ofms.simulator.exchange import (
-    Exchange,
-    adaptation_window,
-    client_scores,
-    model_scores,
-    policy_losses,
-)
-
-Parameters = list[dict[str, torch.Tensor]]
+from ofms.core.typing import AnyArray, Floats
+from ofms.policies.fleet import Fleet
+from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, tuning_window_of
+from ofms.policies.protocol import Policy
+from ofms.policies.session import expected_weights, open_sessions
+from ofms.simulator.exchange import Exchange, policy_losses
 
 
 class FusedSimulation:
     """Run a policy for N clients at once.
 
-    Iterate over `exchanges()`; `parameters()` are those after the exchanges so far.
+    Parameters
+    ----------
+    compute
+        The models and the clients' samples.
+    frozen
+        The same with the dictionary as it was: what the same choices yield without fine-tuning. None to skip it.
+    hindsight
+        Whether all models are evaluated on all samples, which regret needs.
     """
 
     def __init__(
         self,
         policy: Policy,
         fleet: Fleet,
-        dictionary: Dictionary,
-        stream: Stream,
+        compute: Compute,
         *,
+        frozen: Compute | None = None,
         seed: int,
         hindsight: bool = True,
-        dtype: torch.dtype = torch.float32,
-        workers: int | None = None,
     ) -> None:
-        self.policy, self.fleet, self.stream = policy, fleet, stream
+        self.policy, self.fleet, self.compute, self.frozen = policy, fleet, compute, frozen
         self.seed, self.hindsight = seed, hindsight
-        self.engine = ThreadedCompute(dictionary, stream, dtype=dtype, workers=workers)
-        # The dictionary as it was: what the same choices would have come to without fine-tuning.
-        self.frozen: ThreadedCompute | None = None
-        if hindsight and policy.local is not None and policy.local.rate > 0:
-            self.frozen = ThreadedCompute(dictionary, stream, dtype=dtype, workers=workers)
-        self.client_state = policy.client.join(fleet.catalogue, fleet.budgets, np.arange(stream.clients))
-        self.server_state = policy.server.open(fleet.catalogue, fleet.bandwidth)
+        self.clients, self.server = open_sessions(policy, fleet)
+        self.client_state = self.clients.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
+        self.server_state = self.server.open()
         self.next_exchange = 0
 
-    def parameters(self) -> Parameters:
+    def parameters(self) -> list[Tensors]:
         """A copy of the dictionary's parameters and buffers as they are now."""
-        return [self.engine.state(model) for model in range(len(self.fleet.catalogue))]
+        return [self.compute.state(model) for model in range(len(self.fleet.catalogue))]
+
+    def client_figures(self) -> dict[str, AnyArray]:
+        """Nothing besides."""
+        return {}
 
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """Everything that changes from exchange to exchange, as arrays and values."""
-        arrays: dict[str, AnyArray] = {}
-        values: dict[str, Any] = {"next_exchange": self.next_exchange}
-        for half, state in (("client", self.client_state), ("server", self.server_state)):
-            part_arrays, part_values = flatten(state, f"{half}.")
-            arrays |= part_arrays
-            values |= part_values
-        for model in range(len(self.fleet.catalogue)):
-            arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in self.engine.state(model).items()}
+        arrays, values = flatten(self.client_state, "client.")
+        server_arrays, server_values = flatten(self.server_state, "server.")
+        arrays |= server_arrays
+        values |= server_values | {"next_exchange": self.next_exchange}
+        for model, tensors in enumerate(self.parameters()):
+            arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
         return arrays, values
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
-        """Go on from what was taken apart."""
+        """Continue from flattened arrays and values."""
         self.client_state = unflatten(self.client_state, arrays, values, "client.")
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
         for model in range(len(self.fleet.catalogue)):
             prefix = f"model.{model}."
             state = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-            self.engine.load_state(model, {name: torch.from_numpy(array) for name, array in state.items()})
+            self.compute.load_state(model, {name: torch.from_numpy(array) for name, array in state.items()})
         self.next_exchange = int(values["next_exchange"])
 
     def exchanges(self) -> Iterator[Exchange]:
-        """All exchanges that are left, one after the other."""
-        with self.engine, self.frozen or nullcontext():
+        """The remaining exchanges, one after the other."""
+        with self.compute, self.frozen or nullcontext():
             while self.next_exchange < self.fleet.schedule.exchanges:
                 yield self._exchange(self.next_exchange)
 
     def _exchange(self, exchange: int) -> Exchange:
-        policy, engine, local = self.policy, self.engine, self.policy.local
-        client_state, server_state = self.client_state, self.server_state
-        span = self.fleet.schedule.span(exchange)
-        draws = Draws(self.seed, exchange)
-        client_state, requests = policy.client.request(client_state, draws)
-        server_state, grants = policy.server.grant(server_state, requests, draws)
-        client_state, plan = policy.client.plan(client_state, grants)
-        expected_weights = policy.expected_weights(client_state, server_state)
+        policy, local, schedule = self.policy, self.policy.local, self.fleet.schedule
+        span, draws = schedule.span(exchange), Draws(self.seed, exchange)
+        clients, requests = self.clients.request(self.client_state, draws)
+        server, grants = self.server.grant(self.server_state, requests, draws)
+        clients, plan = self.clients.plan(clients, grants)
+        weights = expected_weights(policy, clients, server)
 
-        # What is updated is in the plan, so that fine-tuning need not wait for what the losses teach.
-        evaluation = engine.evaluate(span, plan.held, hindsight=self.hindsight)
-        past = adaptation_window(local, self.fleet.schedule, exchange)
-        adapted = None
-        if past is not None and isinstance(local, Adapted):
-            adapted = engine.evaluate_adapted(span, plan.held, past, local.adaptation_rate)
-        window = tuning_window_of(local, self.fleet.schedule, exchange)
+        # Update weights are in the plan, so fine-tuning need not wait for what the losses teach.
+        observed = policy.observed(plan)
+        evaluation = self.compute.evaluate(
+            span, observed, plan.prediction_weights, hindsight=self.hindsight, adaptation=self._adaptation(exchange)
+        )
+        window = tuning_window_of(local, schedule, exchange)
         update = None
         if window is not None and local is not None:
-            update = engine.update(window, plan.update_weight, local)
+            update = self.compute.update(window, plan.update_weight, local)
 
-        shared = evaluation.result()
-        own = adapted.result() if adapted else shared
-        losses = policy_losses(own.losses, plan.held, policy.loss_bound)
-        client_state, reports = policy.client.learn(client_state, plan, losses)
-        server_state, step = policy.server.absorb(server_state, reports)
-        targets = self.stream.y[:, span[0] : span[1]]
-        scores = client_scores(own.outputs, plan.prediction_weights, targets, engine.task)
-        frozen_scores = scores
-        if self.frozen is not None and span[0] >= (local.warm_up if local else 0):
-            frozen = self.frozen.evaluate(span, plan.prediction_weights > 0, hindsight=False).result()
-            frozen_scores = client_scores(frozen.outputs, plan.prediction_weights, targets, engine.task)
+        result = evaluation.result()
+        losses = policy_losses(result.client_losses, observed, policy.loss_bound)
+        clients, reports = self.clients.learn(clients, plan, losses)
+        server, step = self.server.absorb(server, reports)
         record = Exchange(
             index=exchange,
             span=span,
             grants=grants,
             plan=plan,
-            traffic=count_bytes(self.fleet.catalogue, grants, reports, local.copies if local else 1),
-            scores=scores,
-            frozen_scores=frozen_scores if self.frozen is not None else None,
-            losses=shared.losses,
-            model_scores=model_scores(shared.outputs, targets, engine.task),
-            client_losses=np.where(plan.held[:, None], own.losses, shared.losses),
-            expected_weights=expected_weights,
+            traffic=count_bytes(self.fleet.catalogue, grants, reports, copies_held(local)),
+            scores=result.scores,
+            frozen_scores=self._frozen_scores(exchange, plan, result.scores),
+            losses=result.losses,
+            model_scores=result.model_scores,
+            client_losses=result.client_losses,
+            expected_weights=weights,
         )
         if update:
-            engine.apply(update.result(), step)
-        self.client_state, self.server_state, self.next_exchange = client_state, server_state, exchange + 1
+            self.compute.apply(update.result(), step)
+        self.client_state, self.server_state, self.next_exchange = clients, server, exchange + 1
         return record
+
+    def _frozen_scores(self, exchange: int, plan: Plan, scores: Floats) -> Floats | None:
+        """What the same predictions would have scored without fine-tuning."""
+        local, span = self.policy.local, self.fleet.schedule.span(exchange)
+        if self.frozen is None or local is None:
+            return None
+        if span[0] < local.warm_up:
+            return scores
+        weights, adaptation = plan.prediction_weights, self._adaptation(exchange)
+        frozen = self.frozen.evaluate(span, weights > 0, weights, hindsight=False, adaptation=adaptation)
+        return frozen.result().scores
+
+    def _adaptation(self, exchange: int) -> Adaptation | None:
+        local, past = self.policy.local, adaptation_window_of(self.policy.local, self.fleet.schedule, exchange)
+        return Adaptation(past, local.adaptation_rate) if past is not None and isinstance(local, Adapted) else None

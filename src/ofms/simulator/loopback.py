@@ -6,138 +6,37 @@ It is the oracle for the fused simulator, and the rehearsal for a deployment: a 
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import torch
 from torch.func import functional_call
 
 from ofms.compute.checks import is_finite, not_finite_update, require_finite_losses, require_fit
+from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks, Tensors
+from ofms.compute.samples import Samples
 from ofms.compute.tasks import sample_losses
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
-from ofms.core.messages import Grants, Plan, Reports, Requests
-from ofms.core.schedule import Schedule, Window
-from ofms.core.typing import AnyArray, Floats
+from ofms.core.messages import Plan, Reports, Requests
+from ofms.core.states import flatten, unflatten
+from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.models.speed import one_thread_a_worker
-from ofms.policies.protocol import (
-    Adapted,
-    Fleet,
-    LocalUpdate,
-    Policy,
-    tuning_window_of,
-)
-from ofms.simulator.exchange import (
-    Exchange,
-    adaptation_window,
-    client_scores,
-    model_scores,
-    policy_losses,
-)
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _timed(
-    method: Callable[Concatenate[LoopbackClient, P], R],
-) -> Callable[Concatenate[LoopbackClient, P], R]:
-    """Count what a client's method takes of its thread's processor time."""
-
-    @wraps(method)
-    def counted(client: LoopbackClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        began = time.thread_time()
-        try:
-            return method(client, *args, **kwargs)
-        finally:
-            client.seconds += time.thread_time() - began
-
-    return counted
-
-
-@dataclass(eq=False)
-class LoopbackClient:
-    """A device: its state, its samples, the parameters that it was sent and still holds, and its processor time."""
-
-    policy: Policy
-    schedule: Schedule
-    models: int
-    networks: LocalNetworks
-    x: torch.Tensor
-    y: torch.Tensor
-    state: object
-    store: dict[int, Tensors] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    @_timed
-    def request(self, draws: Draws) -> Requests:
-        self.state, requests = self.policy.client.request(self.state, draws)
-        return requests
-
-    @_timed
-    def receive(self, grants: Grants, sent: dict[int, Tensors]) -> Plan:
-        """Keep what is granted, let the rest go."""
-        self.state, plan = self.policy.client.plan(self.state, grants)
-        held = set(np.flatnonzero(plan.held[0]).tolist())
-        copies = {model: {name: tensor.clone() for name, tensor in tensors.items()} for model, tensors in sent.items()}
-        self.store = {model: tensors for model, tensors in (self.store | copies).items() if model in held}
-        if set(self.store) != held:
-            raise AssertionError(f"granted {sorted(held)}, has {sorted(self.store)}")
-        return plan
-
-    @_timed
-    def predict(self, exchange: int, plan: Plan) -> tuple[AnyArray, Floats]:
-        """[n, K, C] outputs and [n, K] losses of what it has to evaluate, NaN for the rest, sample by sample."""
-        first, stop = self.schedule.span(exchange)
-        losses = np.full((stop - first, self.models), np.nan)
-        outputs: dict[int, torch.Tensor] = {}
-        for model in np.flatnonzero(self.policy.observed(plan)[0]).tolist():
-            tensors = self._tensors(model, exchange)
-            with torch.no_grad():
-                steps = [self.networks.outputs(model, tensors, self.x[step : step + 1]) for step in range(first, stop)]
-                outputs[model] = torch.cat(steps)
-                losses[:, model] = sample_losses(outputs[model], self.y[first:stop], self.networks.task).numpy()
-        width = next(iter(outputs.values())).shape[-1]
-        table = np.full((stop - first, self.models, width), np.nan)
-        for model, output in outputs.items():
-            table[:, model] = output.numpy()
-        return table, losses
-
-    @_timed
-    def learn(self, plan: Plan, losses: Floats) -> Reports:
-        self.state, reports = self.policy.client.learn(self.state, plan, losses)
-        return reports
-
-    @_timed
-    def fine_tune(self, window: Window, plan: Plan, reports: Reports, local: LocalUpdate) -> dict[int, Tensors]:
-        """The weighted updates that it uploads."""
-        return {
-            int(model): self._update(int(model), window, float(plan.update_weight[0, model]), local)
-            for model in np.flatnonzero(reports.updated[0])
-        }
-
-    def _update(self, model: int, window: Window, update_weight: float, local: LocalUpdate) -> Tensors:
-        x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
-        return self.networks.update(model, self.store[model], x, y, window.weights, update_weight, local)
-
-    def _tensors(self, model: int, exchange: int) -> Tensors:
-        """What predicts: the parameters held, adapted to the client's own past where the policy does so."""
-        local, past = self.policy.local, adaptation_window(self.policy.local, self.schedule, exchange)
-        if past is None or not isinstance(local, Adapted):
-            return self.store[model]
-        x, y = self.x[past.first : past.stop], self.y[past.first : past.stop]
-        return self.networks.adapted(model, self.store[model], x, y, local.adaptation_rate)
+from ofms.policies.fleet import Fleet
+from ofms.policies.local_updates import copies_held, tuning_window_of
+from ofms.policies.protocol import Policy
+from ofms.policies.session import expected_weights, open_sessions
+from ofms.simulator.exchange import Exchange, policy_losses
+from ofms.simulator.loopback_client import LoopbackClient
 
 
 class LoopbackSimulation:
-    """Run a policy client by client. Slow, and sure."""
+    """Run a policy client by client: slow, and simple enough to be trusted."""
 
     def __init__(
         self,
@@ -150,8 +49,10 @@ class LoopbackSimulation:
         hindsight: bool = True,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.policy, self.fleet, self.stream, self.dictionary = policy, fleet, stream, dictionary
-        self.seed, self.hindsight = seed, hindsight
+        require_fit(dictionary, stream)
+        self.policy, self.fleet, self.stream, self.task = policy, fleet, stream, dictionary.task
+        self.seed, self.hindsight, self.next_exchange = seed, hindsight, 0
+        self.names = [model.name for model in dictionary.models]
         self.tensors = [
             {
                 name: tensor.to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
@@ -159,102 +60,155 @@ class LoopbackSimulation:
             }
             for model in dictionary.models
         ]
-        require_fit(dictionary, stream)
-        self.networks = [copy.deepcopy(model.module).to(dtype).eval() for model in dictionary.models]
-        x = torch.from_numpy(np.ascontiguousarray(stream.x)).to(dtype)
-        y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(
-            torch.int64 if dictionary.task == "classification" else dtype
-        )
-        local = LocalNetworks(self.networks, [model.trainable for model in dictionary.models], dictionary.task)
+        self.frozen = [dict(tensors) for tensors in self.parameters()]
+        modules = [copy.deepcopy(model.module).to(dtype).eval() for model in dictionary.models]
+        networks = LocalNetworks(modules, [model.trainable for model in dictionary.models], dictionary.task)
+        samples = Samples(stream, dtype, torch.device("cpu"))
+        session, self.server = open_sessions(policy, fleet)
+        self.networks = modules
         self.clients = [
             LoopbackClient(
-                policy,
-                fleet.schedule,
-                len(dictionary),
-                local,
-                x[index],
-                y[index],
-                policy.client.join(fleet.catalogue, fleet.budgets[index : index + 1], np.array([index])),
+                session,
+                networks,
+                samples.x[index],
+                samples.y[index],
+                session.join(fleet.catalogue, fleet.budgets[index : index + 1], np.array([index])),
             )
             for index in range(stream.clients)
         ]
-        self.server_state = policy.server.open(fleet.catalogue, fleet.bandwidth)
+        self.server_state = self.server.open()
 
     def parameters(self) -> list[Tensors]:
         """A copy of the server's parameters and buffers as they are now."""
         return [{name: tensor.clone() for name, tensor in tensors.items()} for tensors in self.tensors]
 
+    def client_figures(self) -> dict[str, AnyArray]:
+        """The processor time of each client."""
+        return {"seconds": np.array([client.seconds for client in self.clients])}
+
     def exchanges(self) -> Iterator[Exchange]:
-        """All exchanges, one after the other."""
+        """The remaining exchanges, one after the other."""
         with one_thread_a_worker():
-            for exchange in range(self.fleet.schedule.exchanges):
-                yield self._exchange(exchange)
+            while self.next_exchange < self.fleet.schedule.exchanges:
+                yield self._exchange(self.next_exchange)
+
+    def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+        """Everything that changes from exchange to exchange, as arrays and values."""
+        arrays, values = flatten(self.server_state, "server.")
+        values["next_exchange"] = self.next_exchange
+        for model, tensors in enumerate(self.tensors):
+            arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
+        for index, client in enumerate(self.clients):
+            client_arrays, client_values = client.flatten(f"client.{index}.")
+            arrays |= client_arrays
+            values |= client_values
+        return arrays, values
+
+    def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
+        """Continue from flattened arrays and values."""
+        self.server_state = unflatten(self.server_state, arrays, values, "server.")
+        self.next_exchange = int(values["next_exchange"])
+        for model, tensors in enumerate(self.tensors):
+            self.tensors[model] = {name: torch.from_numpy(arrays[f"model.{model}.{name}"].copy()) for name in tensors}
+        for index, client in enumerate(self.clients):
+            client.unflatten(arrays, values, f"client.{index}.")
 
     def _exchange(self, exchange: int) -> Exchange:
-        policy, task = self.policy, self.dictionary.task
-        span = self.fleet.schedule.span(exchange)
-        draws = Draws(self.seed, exchange)
+        policy = self.policy
+        span, draws = self.fleet.schedule.span(exchange), Draws(self.seed, exchange)
         requests = Requests.stack([client.request(draws) for client in self.clients])
-        self.server_state, grants = policy.server.grant(self.server_state, requests, draws)
+        server, grants = self.server.grant(self.server_state, requests, draws)
         plans = []
         for index, client in enumerate(self.clients):
             own = grants.rows(slice(index, index + 1))
             plans.append(client.receive(own, {int(k): self.tensors[k] for k in np.flatnonzero(own.sent[0])}))
-        votes = [policy.expected_weights(client.state, self.server_state)[0] for client in self.clients]
-        hindsight = self._hindsight(span) if self.hindsight else None
+        plan = Plan(*(np.concatenate([getattr(each, field.name) for each in plans]) for field in fields(Plan)))
+        weights = np.concatenate([expected_weights(policy, client.state, server) for client in self.clients])
 
-        outputs, losses = zip(
-            *[client.predict(exchange, plan) for client, plan in zip(self.clients, plans, strict=True)], strict=True
+        observed = policy.observed(plan)
+        own_results = self._evaluation(span, plan)
+        for index, client in enumerate(self.clients):
+            for model, outputs, losses in client.evaluate(exchange, np.flatnonzero(observed[index]).tolist()):
+                add_outputs(own_results, index, model, outputs, losses)
+        require_finite_losses(own_results.losses, observed, self.names, span[0])
+        shared = self._in_hindsight(span, plan) if self.hindsight else own_results
+        frozen_scores = self._frozen_scores(exchange, plan)
+
+        learnt = policy_losses(own_results.losses, observed, policy.loss_bound)
+        reports = Reports.stack(
+            [
+                client.learn(each, learnt[index : index + 1])
+                for index, (client, each) in enumerate(zip(self.clients, plans, strict=True))
+            ]
         )
-        own_outputs, own_losses = np.stack(outputs), np.stack(losses)
-        observed = np.concatenate([policy.observed(plan) for plan in plans])
-        names = [model.name for model in self.dictionary.models]
-        require_finite_losses(own_losses, observed, names, span[0])
-        reports = []
-        totals: dict[int, Tensors] = {}
-        window = tuning_window_of(policy.local, self.fleet.schedule, exchange)
-        for index, (client, plan, loss) in enumerate(zip(self.clients, plans, losses, strict=True)):
-            told = client.learn(plan, policy_losses(loss[None], policy.observed(plan), policy.loss_bound))
-            reports.append(told)
-            if window is not None and policy.local is not None:
-                for model, delta in client.fine_tune(window, plan, told, policy.local).items():
-                    if not is_finite(delta.values()):
-                        raise not_finite_update(names[model], index, float(plan.update_weight[0, model]), window.stop)
-                    total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in delta.items()})
-                    for name, part in delta.items():
-                        total[name] += part
-        report = Reports.stack(reports)
-        self.server_state, step = policy.server.absorb(self.server_state, report)
+        totals = self._updates(exchange, plan, reports)
+        server, step = self.server.absorb(server, reports)
         for model, total in totals.items():
             for name, part in total.items():
                 self.tensors[model][name] += float(step[model]) * part
-
-        plan = Plan(*(np.concatenate([getattr(each, name) for each in plans]) for name in Plan.__dataclass_fields__))
-        shared_outputs, shared_losses = hindsight if hindsight is not None else (own_outputs, own_losses)
-        targets = self.stream.y[:, span[0] : span[1]]
+        self.server_state, self.next_exchange = server, exchange + 1
         return Exchange(
             index=exchange,
             span=span,
             grants=grants,
             plan=plan,
-            traffic=count_bytes(self.fleet.catalogue, grants, report, policy.local.copies if policy.local else 1),
-            scores=client_scores(own_outputs, plan.prediction_weights, targets, task),
-            losses=shared_losses,
-            model_scores=model_scores(shared_outputs, targets, task),
-            client_losses=np.where(observed[:, None], own_losses, shared_losses),
-            expected_weights=np.stack(votes),
+            traffic=count_bytes(self.fleet.catalogue, grants, reports, copies_held(policy.local)),
+            scores=own_results.client_scores(),
+            frozen_scores=frozen_scores,
+            losses=shared.losses,
+            model_scores=shared.model_scores,
+            client_losses=np.where(observed[:, None], own_results.losses, shared.losses),
+            expected_weights=weights,
         )
 
-    def _hindsight(self, span: tuple[int, int]) -> tuple[AnyArray, Floats]:
-        """Outputs and losses of all models on all clients' samples: for measuring alone, no client sees them."""
-        outputs, losses = [], []
+    def _updates(self, exchange: int, plan: Plan, reports: Reports) -> dict[int, Tensors]:
+        """The clients' weighted updates of each model, summed in the order of the clients."""
+        totals: dict[int, Tensors] = {}
+        window = tuning_window_of(self.policy.local, self.fleet.schedule, exchange)
+        if window is None or self.policy.local is None:
+            return totals
+        for index, client in enumerate(self.clients):
+            for model in np.flatnonzero(reports.updated[index]).tolist():
+                weight = float(plan.update_weight[index, model])
+                update = client.fine_tune(model, window, weight, self.policy.local)
+                if not is_finite(update.values()):
+                    raise not_finite_update(self.names[model], index, weight, window.stop)
+                total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in update.items()})
+                for name, part in update.items():
+                    total[name] += part
+        return totals
+
+    def _evaluation(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
+        return EvaluationBuilder(self.stream.y[:, span[0] : span[1]], plan.prediction_weights, self.task)
+
+    def _frozen_scores(self, exchange: int, plan: Plan) -> Floats | None:
+        """What the same predictions would have scored without fine-tuning."""
+        local = self.policy.local
+        if not self.hindsight or local is None or local.rate == 0:
+            return None
+        builder = self._evaluation(self.fleet.schedule.span(exchange), plan)
+        for index, client in enumerate(self.clients):
+            predicting = np.flatnonzero(plan.prediction_weights[index]).tolist()
+            for model, outputs, losses in client.evaluate_with(self.frozen, exchange, predicting):
+                add_outputs(builder, index, model, outputs, losses)
+        return builder.client_scores()
+
+    def _in_hindsight(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
+        """All models on all clients' samples: for measuring alone, no client sees them."""
+        builder = self._evaluation(span, plan)
         x = torch.cat([client.x[span[0] : span[1]] for client in self.clients])
         targets = torch.stack([client.y[span[0] : span[1]] for client in self.clients])
-        for network, tensors in zip(self.networks, self.tensors, strict=True):
+        everybody: Flags = np.ones((len(self.clients), 1), dtype=np.bool_)
+        for model, (network, tensors) in enumerate(zip(self.networks, self.tensors, strict=True)):
             with torch.no_grad():
                 flat = functional_call(network, tensors, (x,))
-            output = flat.unflatten(0, targets.shape)
-            loss = sample_losses(flat, targets.flatten(), self.dictionary.task)
-            outputs.append(output.numpy())
-            losses.append(loss.reshape(targets.shape).double().numpy())
-        return np.stack(outputs, axis=2), np.stack(losses, axis=2)
+            outputs = flat.unflatten(0, targets.shape).numpy()[:, :, None]
+            losses = sample_losses(flat, targets.flatten(), self.task).reshape(targets.shape).double().numpy()
+            builder.add([model], np.arange(len(self.clients)), everybody, outputs, losses[:, :, None])
+        return builder
+
+
+def add_outputs(builder: EvaluationBuilder, client: int, model: int, outputs: AnyArray, losses: Floats) -> None:
+    """Add [n, C] outputs and [n] losses of one client and model."""
+    one = np.ones((1, 1), dtype=np.bool_)
+    builder.add([model], np.array([client]), one, outputs[None, :, None], losses[None, :, None])

@@ -1,4 +1,4 @@
-"""From exchanges to results: metric, regret and bytes, in running sums that need no history."""
+"""From exchanges to results: metric, regret and bytes, as running sums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUMS = ("score", "frozen_score", "model_score", "down", "up", "most_held", "hel
 class Measurement:
     """Adds up exchanges.
 
-    Figures of all clients are running sums; what happened round by round is kept for the first `history` of them.
+    Figures of all clients are running sums; the first `history` of them are recorded round by round.
     """
 
     def __init__(self, clients: int, models: int, *, loss_bound: str, hindsight: bool, history: int = 0) -> None:
@@ -57,7 +57,7 @@ class Measurement:
                 self.frozen_score += exchange.frozen_scores[:, step]
             if self.hindsight:
                 self.model_score += exchange.model_scores[:, step]
-                # A model that nobody holds may have stopped being finite: then it is just not the best one.
+                # A model that nobody observes may have diverged: then it is not the best one.
                 hindsight = np.where(np.isnan(losses[:, step]), np.inf, losses[:, step])
                 possible = np.where(exchange.expected_weights > 0, client_losses[:, step], 0.0)
                 expected = (exchange.expected_weights * possible).sum(axis=1)
@@ -77,7 +77,7 @@ class Measurement:
             self._kept.setdefault(name, []).append(values[: self.history].copy() if values.ndim else values)
 
     def first_clients(self) -> dict[str, AnyArray]:
-        """What happened to the clients whose history is kept.
+        """The history of the first clients.
 
         [T, H] `score`, `regret`; for each exchange [U, H, K] `probability`, `held` and `prediction_weights`, and
         [U] `round`, its first one.
@@ -119,7 +119,7 @@ class Measurement:
         return arrays | kept, {"rounds": self.rounds, "has_frozen": self.has_frozen}
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
-        """Go on from what was taken apart."""
+        """Continue from flattened arrays and values."""
         for name in _SUMS:
             if arrays[name].shape != getattr(self, name).shape:
                 raise ValueError(f"{name} is of {list(arrays[name].shape)}")

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a live view in a terminal, plain lines elsewhere."""
+"""Progress of a run: a live view in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ _SECONDS_BETWEEN_LINES = 10.0
 class Progress:
     """Progress and time left, the metric, regret, memory and bytes so far.
 
-    In a terminal two lines are drawn over and over; elsewhere a line comes every ten seconds and at the end.
+    In a terminal two lines are redrawn; elsewhere a line is printed every ten seconds and at the end.
     """
 
-    def __init__(
-        self, name: str, metric: str, rounds: int, *, before: Sequence[Mapping[str, Any]], shown: bool
-    ) -> None:
-        self.name, self.metric, self.rounds, self.done, self.shown = name, metric, rounds, len(before), shown
-        self.live = shown and sys.stderr.isatty()
+    def __init__(self, name: str, metric: str, rounds: int, *, before: Sequence[Mapping[str, Any]]) -> None:
+        self.name, self.metric, self.rounds, self.done = name, metric, rounds, len(before)
+        self.live = sys.stderr.isatty()
         self._began = self._last = time.monotonic()
         self._start = self.done
         self._down, self._up = 0, 0
@@ -48,10 +46,11 @@ class Progress:
         self._figures.close()
         self._bar.close()
 
-    def add(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def on_finish(self, result: object) -> None:
+        """Nothing more to show."""
+
+    def on_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Show some more rounds."""
-        if not self.shown:
-            return
         self.done += len(lines)
         self._count(lines)
         if self.live:

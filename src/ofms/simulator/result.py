@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 import numpy as np
 
 from ofms.core.errors import InvalidInput
@@ -145,8 +144,8 @@ class Result:
         """Write the run into a new folder, as a run with `out` does."""
         path = require_free(Path(os.fspath(folder)))
         with RunFolder(path, self.config) as run:
-            run.add_rounds(self.lines)
-            run.finish(self.clients, self.history, msgspec.to_builtins(self.summary()))
+            run.on_rounds(self.lines)
+            run.on_finish(self)
         return path
 
     def summary(self) -> dict[str, Any]:

@@ -1,0 +1,102 @@
+"""What computes for a simulation: losses and scores of clients, updates of models.
+
+A simulation knows this protocol alone. How many threads or processes there are, and which hardware, is known in
+`ofms.compute` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import torch
+
+from ofms.core.schedule import Window
+from ofms.core.typing import Flags, Floats
+from ofms.policies.local_updates import LocalUpdate
+
+Tensors = dict[str, torch.Tensor]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """Clients predict with copies that take one gradient step of size `rate` on the samples of `window`."""
+
+    window: Window
+    rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The samples of n rounds, evaluated.
+
+    Attributes
+    ----------
+    scores
+        [N, n] what the metric averages, for the clients' predictions.
+    client_losses
+        [N, n, K] the losses that clients incur with each model: of adapted copies where they adapt. NaN where a model
+        was not evaluated.
+    losses, model_scores
+        [N, n, K] losses and scores of each shared model by itself; NaN likewise.
+    """
+
+    scores: Floats
+    client_losses: Floats
+    losses: Floats
+    model_scores: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Pending(Generic[Result]):
+    """Work under way; `result` waits for it. The next request can start before that, so that workers stay busy."""
+
+    finish: Callable[[], Result]
+
+    def result(self) -> Result:
+        return self.finish()
+
+
+class Compute(Protocol):
+    """The models' parameters and the clients' samples, and what is computed with them.
+
+    Use it as a context. Pending results must be taken before `apply` changes the parameters.
+    """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def evaluate(
+        self,
+        span: tuple[int, int],
+        observed: Flags,
+        prediction_weights: Floats,
+        *,
+        hindsight: bool,
+        adaptation: Adaptation | None = None,
+    ) -> Pending[Evaluation]:
+        """Evaluate the [N, K] observed models on the samples of rounds `span`; with `hindsight`, all models.
+
+        Predictions are mixed with [N, K] `prediction_weights`, which only observed models have. An observed loss that
+        is not finite raises `NotFinite`.
+        """
+        ...
+
+    def update(self, window: Window, update_weight: Floats, local: LocalUpdate) -> Pending[Any]:
+        """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed."""
+        ...
+
+    def apply(self, updates: Any, step: Floats) -> None:
+        """θ_k ← θ_k + step_k · Δ_k, eq. (3r2)."""
+        ...
+
+    def state(self, model: int) -> Tensors:
+        """A copy of a model's parameters and buffers, in main memory."""
+        ...
+
+    def load_state(self, model: int, tensors: Tensors) -> None:
+        """Set a model's parameters and buffers."""
+        ...

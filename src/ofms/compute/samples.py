@@ -1,0 +1,53 @@
+"""The clients' samples as tensors on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from ofms.core.typing import AnyArray, Floats, Integers
+from ofms.data.stream import Stream
+
+# Samples that a forward and backward pass takes at once: as many as stay in the cache.
+_IMAGES_AT_ONCE = 64
+_VECTORS_AT_ONCE = 1024
+
+
+class Samples:
+    """[N, T, ...] inputs and [N, T] targets; `targets` are the same as an array in main memory."""
+
+    def __init__(self, stream: Stream, dtype: torch.dtype, device: torch.device) -> None:
+        self.task, self.targets, self.device, self.dtype = stream.task, stream.y, device, dtype
+        self.x = torch.from_numpy(np.ascontiguousarray(stream.x)).to(device=device, dtype=dtype)
+        kind = torch.int64 if stream.task == "classification" else dtype
+        self.y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(device=device, dtype=kind)
+        self.images = self.x.ndim == 5
+
+    @property
+    def at_once(self) -> int:
+        return _IMAGES_AT_ONCE if self.images else _VECTORS_AT_ONCE
+
+    def of(self, rows: Integers, first: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of some clients in some rounds."""
+        place = torch.from_numpy(rows).to(self.device)
+        return self.x[place, first:stop], self.y[place, first:stop]
+
+    def weights(self, values: Floats) -> torch.Tensor:
+        """Weights of samples or clients, as a tensor like the inputs."""
+        return torch.from_numpy(values).to(device=self.device, dtype=self.dtype)
+
+    def pieces(self, samples: torch.Tensor) -> Iterable[torch.Tensor]:
+        """Samples in pieces that stay in the cache, images in the memory layout of the fast kernels."""
+        if not self.images:
+            vectors: tuple[torch.Tensor, ...] = samples.split(self.at_once)
+            return vectors
+        layout = torch.channels_last if samples.ndim == 4 else torch.contiguous_format
+        return (part.contiguous(memory_format=layout) for part in samples.split(self.at_once))
+
+
+def to_array(tensor: torch.Tensor) -> AnyArray:
+    """A tensor as an array in main memory."""
+    array: AnyArray = tensor.detach().cpu().numpy()
+    return array

@@ -1,0 +1,36 @@
+"""Memory and networks that belong to one worker thread."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import torch
+from torch import nn
+
+from ofms.compute import personal
+from ofms.compute.networks import Networks
+from ofms.compute.protocol import Tensors
+from ofms.compute.stacked import Workspace
+
+
+class Scratch:
+    """What the current thread may write to."""
+
+    def __init__(self, networks: Networks, device: torch.device) -> None:
+        self.networks, self.device = networks, device
+        self._workspaces: dict[tuple[int, str], Workspace] = {}
+        self._shells: dict[tuple[int, int], nn.Module] = {}
+
+    def workspace(self, purpose: str) -> Workspace:
+        """Memory for one purpose: for evaluation, whose tensors take no gradient, or for updates."""
+        return self._workspaces.setdefault((threading.get_ident(), purpose), Workspace(self.device))
+
+    def own_copies(self, model: int, clients: int) -> tuple[nn.Module, Tensors]:
+        """A network that `torch.func` fills with the clients' own parameters, and these parameters."""
+        key = (threading.get_ident(), model)
+        if key not in self._shells:
+            self._shells[key] = copy.deepcopy(self.networks.modules[model])
+        return self._shells[key], personal.own_copies(
+            self.networks.modules[model], self.networks.trainable[model], clients
+        )

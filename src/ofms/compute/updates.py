@@ -1,0 +1,147 @@
+"""Updates of models: one weighted backward pass for all clients, or local training of each client.
+
+One gradient step from shared parameters is linear in the clients, so the updates that N clients would make of a model
+fuse into one weighted backward pass (1r2), (3r2):
+
+    θ_k ← θ_k - η_f/N · ∇ Σ_i w_ik L_i(θ_k),   w_ik = α/q_ik where client i uploads and holds k, else 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from functools import partial
+
+import numpy as np
+import torch
+
+from ofms.compute import personal
+from ofms.compute.checks import is_finite, not_finite_update
+from ofms.compute.networks import Networks
+from ofms.compute.protocol import Tensors
+from ofms.compute.samples import Samples
+from ofms.compute.scratch import Scratch
+from ofms.compute.stacked import Stack
+from ofms.compute.tasks import sample_losses
+from ofms.core.schedule import Window
+from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.local_updates import Adapted, Epochs, GradientStep, LocalUpdate
+
+Updates = dict[int, Tensors]
+
+# Models of one architecture whose layers are one batched product; those with similar numbers of samples go together.
+_MODELS_AT_ONCE = 4
+# Numbers in the parameters of clients that are trained side by side.
+_VALUES_AT_ONCE = 2_000_000
+
+
+class Updater:
+    """Cuts updates into jobs that do not depend on the number of workers, so that neither do the results."""
+
+    def __init__(self, networks: Networks, samples: Samples, scratch: Scratch) -> None:
+        self.networks, self.samples, self.scratch, self.task = networks, samples, scratch, samples.task
+
+    def jobs(self, window: Window, update_weight: Floats, local: LocalUpdate) -> Iterable[Callable[[], Updates]]:
+        """What workers can compute independently, the longest first, so that none is left alone with it at the end."""
+        if not isinstance(local, GradientStep):
+            for model, rows in pieces_of_clients(update_weight > 0, self.networks.values):
+                yield partial(self._own_steps, model, rows, window, update_weight, local)
+            return
+        counts = np.count_nonzero(update_weight, axis=0)
+        order = [int(model) for model in np.argsort(-counts, kind="stable") if counts[model]]
+        for model in order:
+            if model in self.networks.single:
+                yield partial(self._fused_step, model, window, update_weight, local.rate)
+        for stack in self.networks.stacks:
+            positions = [stack.models.index(model) for model in order if model in stack.models]
+            for first in range(0, len(positions), _MODELS_AT_ONCE):
+                some = positions[first : first + _MODELS_AT_ONCE]
+                yield partial(self._stacked_step, stack, some, window, update_weight, local.rate)
+
+    def _fused_step(self, model: int, window: Window, update_weight: Floats, rate: float) -> Updates:
+        rows = np.flatnonzero(update_weight[:, model])
+        x, y = self.samples.of(rows, window.first, window.stop)
+        weights = self.samples.weights(np.outer(update_weight[rows, model], window.weights).reshape(-1))
+        module, names = self.networks.modules[model], self.networks.trainable[model]
+        leaves = self.networks.leaves(model)
+        total: list[torch.Tensor] = []
+        pieces = self.samples.pieces
+        for xs, ys, ws in zip(pieces(x.flatten(0, 1)), pieces(y.flatten()), pieces(weights), strict=True):
+            loss = (sample_losses(module(xs), ys, self.task) * ws).sum()
+            slopes = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+            total = [whole.add_(part) for whole, part in zip(total, slopes, strict=True)] if total else list(slopes)
+        update = {name: slope.mul_(-rate) for name, slope in zip(names, total, strict=True)}
+        self._require_finite(update, model, window, update_weight)
+        return {model: update}
+
+    def _stacked_step(
+        self, stack: Stack, positions: list[int], window: Window, update_weight: Floats, rate: float
+    ) -> Updates:
+        some = stack.some(positions)
+        workspace = self.scratch.workspace("update")
+        counts = np.count_nonzero(update_weight[:, some.models], axis=0)
+        # Every model's own clients, filled up with clients of weight 0.
+        rows = np.argsort(update_weight[:, some.models] == 0, axis=0, kind="stable")[: counts.max()].T
+        weights = np.take_along_axis(update_weight[:, some.models].T, rows, axis=1)
+        weights = -rate * weights[:, :, None] * window.weights
+        of_samples = self.samples.weights(weights.reshape(len(some.models), -1))
+        x, y = self.samples.of(rows, window.first, window.stop)
+        total: Tensors = {}
+        pieces = -(-of_samples.shape[1] // self.samples.at_once)
+        parts = (tensor.tensor_split(pieces, dim=1) for tensor in (x.flatten(1, 2), y.flatten(1, 2), of_samples))
+        for xs, ys, ws in zip(*parts, strict=True):
+            slopes = some.gradients(xs, ys, ws, self.task, workspace)
+            total = {name: total[name].add_(slopes[name]) for name in total} if total else slopes
+        trainable = self.networks.trainable
+        updates = {
+            model: {name: total[name][row] for name in trainable[model]} for row, model in enumerate(some.models)
+        }
+        if not is_finite(total.values()):
+            for model, update in updates.items():
+                self._require_finite(update, model, window, update_weight)
+        return updates
+
+    def _own_steps(
+        self, model: int, rows: Integers, window: Window, update_weight: Floats, local: Epochs | Adapted
+    ) -> Updates:
+        module, start = self.scratch.own_copies(model, rows.size)
+        x, y = self.samples.of(rows, window.first, window.stop)
+        after = personal.train(module, start, x, y, local, self.task)
+        weights = self.samples.weights(update_weight[rows, model])
+        update = {name: torch.tensordot(weights, after[name] - start[name], dims=1) for name in after}
+        self._require_finite(update, model, window, update_weight)
+        return {model: update}
+
+    def _require_finite(self, update: Tensors, model: int, window: Window, update_weight: Floats) -> None:
+        """Reject an update that is not finite, and name the client whose gradient is not, or the one of most weight."""
+        if is_finite(update.values()):
+            return
+        clients = np.flatnonzero(update_weight[:, model])
+        for client in clients.tolist():
+            x, y = self.samples.of(np.array([client]), window.first, window.stop)
+            losses = sample_losses(self.networks.modules[model](x[0]), y[0], self.task)
+            slopes = torch.autograd.grad(losses.sum(), self.networks.leaves(model), allow_unused=True)
+            if not is_finite(slope for slope in slopes if slope is not None):
+                break
+        else:
+            client = int(clients[np.argmax(update_weight[clients, model])])
+        raise not_finite_update(self.networks.names[model], client, float(update_weight[client, model]), window.stop)
+
+
+def sum_updates(jobs: Iterable[Future[Updates]]) -> Updates:
+    """The updates of all jobs; those of one model are summed in the order of the jobs."""
+    updates: Updates = {}
+    for job in jobs:
+        for model, part in job.result().items():
+            whole = updates.get(model)
+            updates[model] = part if whole is None else {name: whole[name] + part[name] for name in whole}
+    return updates
+
+
+def pieces_of_clients(wanted: Flags, values: list[int]) -> Iterator[tuple[int, Integers]]:
+    """(model, clients) in pieces whose size depends on the model alone."""
+    for model in range(wanted.shape[1]):
+        rows = np.flatnonzero(wanted[:, model])
+        at_once = max(1, _VALUES_AT_ONCE // values[model])
+        for first in range(0, rows.size, at_once):
+            yield model, rows[first : first + at_once]

@@ -1,0 +1,53 @@
+"""What a device knows of a policy, as plain values that a welcome carries.
+
+Rates that are tuned depend on all budgets of a fleet. They are resolved once, on the server: a device gets numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, get_args
+
+import msgspec
+
+from ofms.core.errors import InvalidInput
+from ofms.policies.local_updates import LocalUpdate
+from ofms.policies.protocol import ClientPolicy, Policy
+from ofms.policies.registry import find_algorithm
+
+_LOCAL_UPDATES = {kind.__name__: kind for kind in get_args(LocalUpdate)}
+
+
+def describe_policy(policy: Policy) -> dict[str, Any]:
+    """The client half of a policy and how clients fine-tune; rejected where a device could not read it back."""
+    local = policy.local
+    try:
+        values = {
+            "name": policy.name,
+            "client": msgspec.to_builtins(policy.client, str_keys=True),
+            "local": None if local is None else {"kind": type(local).__name__, **asdict(local)},
+            "loss_bound": policy.loss_bound,
+            "observes": policy.observes,
+            "reports_losses": policy.reports_losses,
+        }
+        same = read_policy(values).client == policy.client
+    except (TypeError, ValueError, msgspec.ValidationError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        same = False
+    if not same:
+        raise InvalidInput("policy", policy.name, "its client half must be a dataclass of plain values to be deployed")
+    return values
+
+
+def read_policy(values: Mapping[str, Any]) -> ClientPolicy:
+    """The policy that was described."""
+    local = None if values["local"] is None else dict(values["local"])
+    return ClientPolicy(
+        client=msgspec.convert(values["client"], find_algorithm(str(values["name"])).client, str_keys=True),
+        local=None if local is None else msgspec.convert(local, _LOCAL_UPDATES[local.pop("kind")]),
+        loss_bound=values["loss_bound"],
+        observes=values["observes"],
+        reports_losses=bool(values["reports_losses"]),
+    )

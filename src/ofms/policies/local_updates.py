@@ -1,0 +1,73 @@
+"""How a client fine-tunes the models that it holds, as plain data; `ofms.compute` implements it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ofms.core.schedule import Schedule, Window, past_window, tuning_window
+
+
+@dataclass(frozen=True)
+class GradientStep:
+    """One gradient step of size `rate` on the window's loss, eq. (1r2); none before round `warm_up`."""
+
+    copies: ClassVar[int] = 1
+    rate: float
+    window: int
+    warm_up: int
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Stochastic gradient descent over the window, in the order of its samples."""
+
+    copies: ClassVar[int] = 1
+    rate: float
+    epochs: int
+    batch_size: int
+    window: int
+    warm_up: int
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Meta-learning: gradients are taken at an adapted copy of the parameters, which also predicts.
+
+    `adaptation_rate` is the size of the adaptation step, `rate` that of the step on the shared parameters.
+    """
+
+    copies: ClassVar[int] = 2
+    rate: float
+    adaptation_rate: float
+    epochs: int
+    batch_size: int
+    window: int
+    warm_up: int
+
+
+LocalUpdate = GradientStep | Epochs | Adapted
+
+
+def copies_held(local: LocalUpdate | None) -> int:
+    """How many copies of a held model a client keeps: two where it predicts with an adapted one."""
+    return 1 if local is None else local.copies
+
+
+def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
+    """The samples on which clients fine-tune in an exchange, or None where they do not."""
+    if local is None or local.rate == 0:
+        return None
+    window = tuning_window(schedule.span(exchange), local.window, local.warm_up)
+    if window is not None and not isinstance(local, GradientStep):
+        # Epochs run over the last `window` samples, equally weighted.
+        return past_window(window.stop, local.window)
+    return window
+
+
+def adaptation_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
+    """The past samples to which clients adapt before an exchange's predictions, or None where they do not."""
+    first = schedule.span(exchange)[0]
+    if not isinstance(local, Adapted) or first < local.warm_up:
+        return None
+    return past_window(first, local.window)

@@ -1,0 +1,132 @@
+"""A policy in operation: who holds which version, which exchange it is, and the messages between clients and server.
+
+`ClientSession` and `ServerSession` wrap the two halves of a policy. They are stateless: states are immutable records,
+passed in and returned, so that they can be saved, sent and compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ofms.core.draws import Draws, Purpose
+from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
+from ofms.core.schedule import Schedule
+from ofms.core.typing import Flags, Floats, Integers
+from ofms.core.uplink import Groups, draw_group, upload_needs
+from ofms.policies.fleet import Fleet, require_budgets
+from ofms.policies.local_updates import tuning_window_of
+from ofms.policies.protocol import ClientPolicy, Policy
+
+
+@dataclass(frozen=True, eq=False)
+class ClientState:
+    """[N] client numbers, [N, K] versions held (-1: not held), the current exchange, and the policy's own state."""
+
+    client: Integers
+    held_version: Integers
+    exchange: int
+    policy: Any
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """[K] versions of the models, how many clients take part in the exchange, and the policy's own state."""
+
+    version: Integers
+    clients: int
+    policy: Any
+
+
+@dataclass(frozen=True, eq=False)
+class ClientSession:
+    """The client half of a policy, with its messages."""
+
+    policy: ClientPolicy
+    schedule: Schedule
+
+    def join(self, catalogue: Catalogue, budgets: Integers, clients: Integers) -> ClientState:
+        """The state of clients that have seen nothing yet."""
+        require_budgets(catalogue, budgets)
+        nothing = np.full((clients.size, len(catalogue)), -1)
+        return ClientState(clients, nothing, 0, self.policy.client.start(catalogue, budgets))
+
+    def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
+        """Ask for the models to hold until the next exchange."""
+        own, wanted = self.policy.client.select(state.policy, draws.of(state.client))
+        if wanted is None:
+            wanted = np.zeros(state.held_version.shape, dtype=np.bool_)
+        state = replace(state, policy=own, exchange=draws.exchange)
+        return state, Requests(draws.exchange, state.client, wanted, state.held_version)
+
+    def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
+        """Hold what is granted, and decide with which weights it predicts and is fine-tuned."""
+        held_version = np.where(grants.held, grants.version, -1)
+        if tuning_window_of(self.policy.local, self.schedule, grants.exchange) is None:
+            grants = replace(grants, uploads=np.zeros_like(grants.uploads))
+        own, plan = self.policy.client.plan(state.policy, grants)
+        return replace(state, policy=own, held_version=held_version), plan
+
+    def learn(self, state: ClientState, plan: Plan, losses: Floats) -> tuple[ClientState, Reports]:
+        """Learn from the [N, K] selection losses of an exchange, and report on it."""
+        own = self.policy.client.learn(state.policy, plan, losses)
+        reported = np.where(plan.held, losses, np.nan) if self.policy.reports_losses else None
+        reports = Reports(state.exchange, state.client, reported, plan.update_weight > 0)
+        return replace(state, policy=own), reports
+
+
+@dataclass(frozen=True, eq=False)
+class ServerSession:
+    """The server half of a policy, with its messages; `bandwidth` is E in bytes."""
+
+    policy: Policy
+    catalogue: Catalogue
+    bandwidth: int
+
+    def open(self) -> ServerState:
+        """The state before the first exchange."""
+        return ServerState(self.catalogue.version, 0, self.policy.server.start(self.catalogue))
+
+    def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
+        """Decide what each client holds; where clients fine-tune, draw the group that uploads."""
+        own, held, prediction_weights = self.policy.server.grant(state.policy, requests.wanted, draws)
+        groups = self._draw_group(held, draws)
+        grants = Grants(
+            exchange=requests.exchange,
+            client=requests.client,
+            held=held,
+            sent=held & (requests.holding != state.version),
+            prediction_weights=prediction_weights,
+            uploads=np.zeros(requests.client.size, dtype=np.bool_) if groups is None else groups.uploads,
+            groups=1 if groups is None else groups.count,
+            version=state.version,
+        )
+        return replace(state, clients=requests.client.size, policy=own), grants
+
+    def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:
+        """Learn from the reports; [K] the step along each model's summed updates. Updated models get new versions."""
+        own, step = self.policy.server.learn(state.policy, reports, state.clients)
+        version = state.version + reports.updated.any(axis=0)
+        return replace(state, version=version, policy=own), np.broadcast_to(np.asarray(step, np.float64), version.shape)
+
+    def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
+        """alg:6, steps 12 to 14; None where the policy does not fine-tune."""
+        if self.policy.local is None:
+            return None
+        needs, bandwidth = upload_needs(held, self.catalogue.upload), self.bandwidth
+        if self.policy.upload_groups is not None:
+            bandwidth = -(-needs.size // self.policy.upload_groups) * int(needs.max())
+        return draw_group(needs, bandwidth, draws.single(Purpose.GROUP))
+
+
+def open_sessions(policy: Policy, fleet: Fleet) -> tuple[ClientSession, ServerSession]:
+    """Both sessions of a policy for a fleet."""
+    return ClientSession(policy, fleet.schedule), ServerSession(policy, fleet.catalogue, fleet.bandwidth)
+
+
+def expected_weights(policy: Policy, client: ClientState, server: ServerState) -> Floats:
+    """[N, K] expected prediction weights, for measuring regret."""
+    weights = policy.expected_weights(client.policy, server.policy)
+    return np.ascontiguousarray(np.broadcast_to(weights, client.held_version.shape))

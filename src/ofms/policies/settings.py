@@ -1,0 +1,111 @@
+"""Types of settings, and their check: a wrong value is rejected by name, with what is possible.
+
+A policy's settings are a frozen dataclass. Choices are `Literal` types, ranges are annotations:
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True)
+... class Settings:
+...     epsilon: Share = 0.1
+...     loss_bound: LossBound = "clip"
+>>> check_settings(Settings(epsilon=5.0))
+Traceback (most recent call last):
+...
+ofms.core.errors.InvalidInput: epsilon = 5.0: give a number from 0 to 1
+>>> check_settings(Settings(loss_bound="soft"))
+Traceback (most recent call last):
+...
+ofms.core.errors.InvalidInput: loss_bound = soft: use one of clip, saturate, raw
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from ofms.core.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `least` to `most`; `above` leaves out `least` itself."""
+
+    least: float
+    most: float = math.inf
+    above: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        low = value > self.least if self.above else value >= self.least
+        return math.isfinite(value) and low and value <= self.most
+
+    def __str__(self) -> str:
+        if self.most < math.inf:
+            return f"a number from {self.least:g} to {self.most:g}"
+        return f"a number {'above' if self.above else 'of at least'} {self.least:g}"
+
+
+LossBound = Literal["clip", "saturate", "raw"]
+Share = Annotated[float, Range(0, 1)]
+Count = Annotated[int, Range(1)]
+Round = Annotated[int, Range(0)]
+Positive = Annotated[float, Range(0, above=True)]
+ServerStep = Annotated[float, Range(0)] | Literal["N"]
+# A number, a number over √T as in "10/sqrt(T)", or "tuned": `ofms.core.rates.resolve_rate` checks it.
+Rate = float | str
+
+
+def check_settings(settings: Any) -> None:
+    """Reject a setting that is none of its type's choices, or outside its range."""
+    for name, kind in get_type_hints(type(settings), include_extras=True).items():
+        value = getattr(settings, name)
+        if not _fits(value, kind):
+            raise InvalidInput(name, value, _remedy(kind))
+
+
+def choices_of(kind: Any) -> tuple[Any, ...]:
+    """The values that a type's `Literal`s allow.
+
+    >>> choices_of(LossBound | None)
+    ('clip', 'saturate', 'raw')
+    """
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(choice for part in _parts(kind) for choice in choices_of(part))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) is Annotated:
+        base, *limits = get_args(kind)
+        return _fits(value, base) and all(value in limit for limit in limits if isinstance(limit, Range))
+    if parts := _parts(kind):
+        return any(_fits(value, part) for part in parts)
+    if kind in (int, float):
+        # NumPy's numbers have no common base with Python's; a flag is no number.
+        return not isinstance(value, bool | str) and hasattr(value, "__index__" if kind is int else "__float__")
+    if get_origin(kind) is list:
+        return isinstance(value, list | tuple)
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _remedy(kind: Any) -> str:
+    choices, ranges = choices_of(kind), _ranges(kind)
+    parts = [f"give {limit}" for limit in ranges]
+    if choices:
+        parts.append(f"use one of {', '.join(map(str, choices))}" if len(choices) > 1 else f"{choices[0]!r}")
+    if NoneType in _parts(kind):
+        parts.append("leave it out")
+    return ", or ".join(parts) or f"give {getattr(kind, '__name__', str(kind))}"
+
+
+def _ranges(kind: Any) -> list[Range]:
+    if get_origin(kind) is Annotated:
+        return [limit for limit in get_args(kind)[1:] if isinstance(limit, Range)]
+    return [limit for part in _parts(kind) for limit in _ranges(part)]
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    """The members of a union; none for any other type."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else ()

@@ -1,0 +1,71 @@
+"""The interface of both simulators, and how one is made for a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+from ofms.compute.protocol import Tensors
+from ofms.compute.threads import ThreadedCompute
+from ofms.core.typing import AnyArray
+from ofms.data.stream import Stream
+from ofms.models.dictionary import Dictionary
+from ofms.policies.fleet import Fleet
+from ofms.policies.protocol import Policy
+from ofms.simulator.exchange import Exchange
+from ofms.simulator.fused import FusedSimulation
+from ofms.simulator.loopback import LoopbackSimulation
+
+
+class Simulation(Protocol):
+    """A policy on a fleet, exchange by exchange."""
+
+    next_exchange: int
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """The remaining exchanges, one after the other."""
+        ...
+
+    def parameters(self) -> list[Tensors]:
+        """A copy of the dictionary's parameters and buffers as they are now."""
+        ...
+
+    def client_figures(self) -> dict[str, AnyArray]:
+        """Arrays with a leading client axis that this simulator measures besides."""
+        ...
+
+    def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+        """Everything that changes from exchange to exchange, as arrays and values."""
+        ...
+
+    def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
+        """Continue from flattened arrays and values."""
+        ...
+
+
+def make_simulation(
+    policy: Policy,
+    fleet: Fleet,
+    dictionary: Dictionary,
+    stream: Stream,
+    *,
+    seed: int,
+    hindsight: bool = True,
+    dtype: torch.dtype = torch.float32,
+    loopback: bool = False,
+    workers: int | None = None,
+    device: str = "cpu",
+) -> Simulation:
+    """A simulator for a fleet: all clients at once, or client by client through messages."""
+    if loopback:
+        return LoopbackSimulation(policy, fleet, dictionary, stream, seed=seed, hindsight=hindsight, dtype=dtype)
+
+    def compute() -> ThreadedCompute:
+        return ThreadedCompute(dictionary, stream, dtype=dtype, device=device, workers=workers)
+
+    # The same choices with the dictionary as it was show what fine-tuning gains.
+    tuned = policy.local is not None and policy.local.rate > 0
+    frozen = compute() if hindsight and tuned else None
+    return FusedSimulation(policy, fleet, compute(), frozen=frozen, seed=seed, hindsight=hindsight)
