@@ -115,7 +115,7 @@ def server(folder: Path, listen: str | None) -> None:
 @click.option("--store", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The device's store.")
 @click.option("--server", "address", metavar="HOST:PORT", help="Where the server is, if not where device.toml says.")
 def device(folder: Path, store: Path, address: str | None) -> None:
-    """Carry letters between the server and a device's store; FOLDER is what `ofms deploy keys` made for it."""
+    """Carry messages between the server and a device's store; FOLDER is what `ofms deploy keys` made for it."""
     from ofms.coordinator.files import FLOWER, read_device
     from ofms.flower.processes import free_port, keep_node, supernode_command
     from ofms.storage.files import require_writable
