@@ -5,7 +5,7 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint bench clean
+.PHONY: help install demo test test-all lint wheel-test bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -32,6 +32,9 @@ lint: $(STAMP)  ## ruff, mypy and the layers of the packages
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+wheel-test:  ## build the wheel and try it in empty environments, with the pinned and with the lowest versions
+	PYTHON=$(PYTHON) .ci/wheel
 
 bench: $(STAMP)  ## what it costs, as ratios; with nothing else running
 	$(BIN)/python benchmarks/startup.py

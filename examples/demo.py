@@ -13,7 +13,7 @@ import ofms
 from ofms.report.page import write_report
 from ofms.runs.config import load_experiment
 from ofms.runs.dictionaries import train_dictionary
-from ofms.simulator.formatting import comparison_table, draw_regret
+from ofms.runs.formatting import comparison_table, draw_regret
 
 FOLDER = Path("runs/demo")
 

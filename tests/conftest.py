@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+import sys
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from ofms.plugins import Trust
 
 # Before anything imports Flower.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -48,3 +51,19 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     """Tests neither read nor fill the user's cache; the worker's tests share one."""
     cache = tmp_path_factory.getbasetemp() / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+
+@pytest.fixture
+def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Trust]:
+    """Writes a module of the user's own into a folder and gives the trust in it; nothing of it stays in Python."""
+    folder = tmp_path / "own_modules"
+    folder.mkdir()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(name: str, text: str) -> Trust:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (folder / f"{name}.py").write_text(text)
+        return Trust((name,), (str(folder),))
+
+    return write

@@ -42,6 +42,8 @@ def _seeded(architectures: list[tuple[str, dict[str, Any]]]) -> list[nn.Module]:
         for module in modules:
             for layer in module.modules():
                 if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+                    assert layer.running_mean is not None
+                    assert layer.running_var is not None
                     layer.running_mean.normal_(std=0.3)
                     layer.running_var.uniform_(0.5, 2.0)
     return modules

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,7 @@ def test_the_digits_dictionary_is_pretrained_and_kept(
     (kept,) = (tmp_path / "cache" / "ofms" / "models").iterdir()
     assert len(list(kept.glob("*.safetensors"))) == 20
     assert run("pretrain", "digits") == 0
-    assert "holds a dictionary already" in capsys.readouterr().out
+    assert "already holds a dictionary" in capsys.readouterr().out
     assert (tmp_path / record["folder"] / "summary.json").exists()
 
 
@@ -112,6 +113,7 @@ def test_check_and_list_and_bounds_and_data(models: Path, capsys: pytest.Capture
     storage = sorted(model["storage"] for model in record["models"])
     assert record["smallest_budget"] == storage[-1] + storage[-2]
     assert [row["budget"] for row in record["budgets"]] == [2, 3, 5, 10]
+    assert record["not_deployable"] is None
 
     assert run("list") == 0
     listed = capsys.readouterr().out
@@ -168,7 +170,7 @@ def wrong_inputs(models: Path) -> None:
     Dictionary.from_modules(modules, task="classification", architectures=architectures).write(models)
 
 
-BAD_DICTIONARIES = {
+BAD_DICTIONARIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (lambda models: (models / "net0.safetensors").unlink(), "has no such file"),
     "truncated": (truncate, "not a whole safetensors file"),
     "not finite": (poison, "net0: 0.bias = not finite"),
@@ -188,9 +190,9 @@ BAD_ARGUMENTS = {
     "not an assignment": (("--set", "window"), "is not KEY=VALUE"),
     "zero clients": (("--clients", "0"), "clients = 0: give at least 1"),
     "zero rounds": (("--rounds", "0"), "rounds = 0: give at least 1"),
-    "no such models": (("--models", "nowhere"), "models = nowhere: no dictionary can be read there"),
+    "no such models": (("--models", "nowhere"), "nowhere: no dictionary can be read there"),
     "unknown option": (("--colour", "red"), "No such option"),
-    "no workers": (("--workers", "0"), "0: give at least 1"),
+    "no workers": (("--workers", "0"), "0 is not in the range"),
     "unknown bound": (("--set", "loss_bound=soft"), "loss_bound = soft: use one of clip, saturate, raw"),
     "no rate": (("--preset", "published", "--set", "learning_rate=nan"), "learning_rate = nan"),
     "no window": (("--policy", "fed-omd", "--set", "window=0"), "window = 0"),
@@ -234,6 +236,15 @@ def refused(capsys: pytest.CaptureFixture[str], status: int, message: str) -> No
     assert len(error.splitlines()) == 1, "one line"
 
 
+def test_a_dictionary_that_names_a_command_runs_nothing(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    touched = models.parent / "touched"
+    index = json.loads((models / "dictionary.json").read_text())
+    index["models"][0] |= {"architecture": "os:system", "options": {"command": f"touch {touched}"}}
+    (models / "dictionary.json").write_text(json.dumps(index))
+    refused(capsys, run("check", models), "add --trust os")
+    assert not touched.exists()
+
+
 @pytest.mark.parametrize("case", BAD_DICTIONARIES)
 def test_a_bad_dictionary_is_refused_in_one_line(
     case: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -261,10 +272,10 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("")
     refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file" / "run"), "cannot be written to")
-    refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file"), "something is there already")
+    refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file"), "it exists already")
     refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file" / "models"), "cannot be written to")
-    refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file"), "something is there already")
-    refused(capsys, run("pretrain", "digits", "--workers", "-1"), "-1: give at least 1")
+    refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file"), "it exists already")
+    refused(capsys, run("pretrain", "digits", "--workers", "-1"), "-1 is not in the range")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +293,8 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
             'networks = [{ name = "a", architecture = "mlp", options = { inputs = 64, hidden = [], outputs = 3 } }]',
             "3 outputs",
         ),
-        ("settings = { learning_rat = 1 }", "settings = learning_rat"),
+        ("policies.mab = { learning_rat = 1 }", "policies.mab = learning_rat"),
+        ("settings = { learning_rate = 1 }", "as in [policies.ofms-ft]"),
     ],
 )
 def test_a_bad_experiment_of_ones_own_is_refused_in_one_line(
@@ -300,7 +312,7 @@ def test_a_bad_experiment_of_ones_own_is_refused_in_one_line(
     pretraining = {"epochs": "epochs = 1", "batch_size": "batch_size = 8", "networks": network}
     key = line.partition(" ")[0]
     lines = [f"{name} = {value}" for name, value in head.items()]
-    if key == "settings":
+    if key in ("settings", "policies.mab"):
         lines.append(line)
     else:
         pretraining[key] = line
@@ -323,6 +335,46 @@ def test_a_run_is_repeated_from_its_configuration(
     assert first["revision"]
     status = run("run", tmp_path / "one" / "config.toml", "--policy", "mab", "--out", tmp_path / "three")
     refused(capsys, status, "policy = mab: the run was of fed-omd")
+
+
+def test_check_says_whether_a_dictionary_can_be_deployed(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", models) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "deployable: yes"
+    path = models / "net1.safetensors"
+    halved = {name: tensor.to(torch.float16) for name, tensor in safetensors.torch.load_file(path).items()}
+    safetensors.torch.save_file(halved, path)
+    assert run("check", models, "--json") == 0, "it can still be simulated"
+    *_, last, record = capsys.readouterr().out.splitlines()
+    assert last.startswith("deployable: no: net1: 0.")
+    assert "float32" in json.loads(record)["not_deployable"]
+
+
+def test_own_code_runs_only_where_its_package_is_trusted(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--trust` of every command that reads a dictionary; without it nothing of the package is imported."""
+    (tmp_path / "pump_models.py").write_text(
+        "import pathlib\nfrom ofms.models.zoo import mlp\n"
+        f"pathlib.Path({str(tmp_path / 'imported')!r}).touch()\n"
+        "def network(**options):\n    return mlp(**options)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    index = models / "dictionary.json"
+    index.write_text(index.read_text().replace('"mlp"', '"pump_models:network"'))
+    commands: list[tuple[str | Path, ...]] = [
+        ("check", models),
+        ("bounds", "--models", models, *QUICK),
+        ("run", "--models", models, *QUICK, "--out", tmp_path / "run"),
+        ("compare", "digits", "--policy", "mab", "--seeds", "1", "--models", models, *QUICK),
+    ]
+    for arguments in commands:
+        refused(capsys, run(*arguments), "add --trust pump_models")
+        assert not (tmp_path / "imported").exists()
+        assert not (tmp_path / "run").exists()
+    for arguments in commands:
+        assert run(*arguments, "--trust", "pump_models") == 0, arguments[0]
+    assert (tmp_path / "imported").exists()
 
 
 def test_bounds_speak_only_where_the_theorems_do(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -368,7 +420,8 @@ def test_help_and_version_import_neither_torch_nor_numpy() -> None:
 
 
 def test_progress_goes_to_standard_error(models: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ofms", "run", "--models", models, *QUICK, "--out", tmp_path / "run", "--json"]
+    command = [sys.executable, "-m", "ofms", "run", "--models", str(models), *QUICK]
+    command += ["--out", str(tmp_path / "run"), "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     json.loads(ended.stdout.splitlines()[-1])
     assert "ofms-ft:" not in ended.stdout

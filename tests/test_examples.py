@@ -8,15 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ofms.plugins import Trust
 from ofms.policies.registry import build_policy, settings_type
 from tests.problems import fleet_of
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
+OWN_POLICY = "examples.epsilon_greedy:algorithm"
 
 
 def run(*arguments: str | Path, folder: Path) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = os.environ | {"PYTHONPATH": path}
     finished = subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=250
     )
@@ -59,6 +62,13 @@ def test_own_models_and_data_by_the_command(tmp_path: Path) -> None:
         printed = run("-m", "ofms", "run", source, "--out", Path(source).stem, folder=folder)
         assert printed.splitlines()[:5] == expected, source
 
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    printed = run("-m", "ofms", "run", folder / "first" / "config.toml", "--out", "again", folder=elsewhere)
+    assert printed.splitlines()[:5] == expected, "a run's configuration repeats it from any folder"
+    printed = run("-m", "ofms", "run", folder / "experiment.toml", "--out", "third", folder=elsewhere)
+    assert printed.splitlines()[:5] == expected, "so does the experiment"
+
 
 def test_a_single_device(tmp_path: Path) -> None:
     printed = run(EXAMPLES / "single_device.py", folder=tmp_path)
@@ -68,9 +78,12 @@ def test_a_single_device(tmp_path: Path) -> None:
 
 
 def test_a_policy_of_ones_own(tmp_path: Path) -> None:
-    arguments = ["--policy", "examples.epsilon_greedy", "--set", "epsilon=0.05", "--rounds", "30", "--clients", "10"]
-    assert "examples.epsilon_greedy" in run("-m", "ofms", "run", *arguments, "--out", "run", folder=tmp_path)
-    settings = settings_type("examples.epsilon_greedy")(epsilon=0.5)
-    policy = build_policy("examples.epsilon_greedy", settings, fleet_of([2, 2, 2], [4, 4]))
+    arguments = ["--policy", OWN_POLICY, "--set", "epsilon=0.05", "--rounds", "30", "--clients", "10"]
+    assert OWN_POLICY in run("-m", "ofms", "run", *arguments, "--out", "run", folder=tmp_path)
+    compared = run("-m", "ofms", "compare", "digits", "--seeds", "1", *arguments, folder=tmp_path)
+    assert OWN_POLICY in compared
+    trust = Trust(("examples",))
+    settings = settings_type(OWN_POLICY, trust)(epsilon=0.5)
+    policy = build_policy(OWN_POLICY, settings, fleet_of([2, 2, 2], [4, 4]), trust)
     assert policy.name == "epsilon-greedy"
     assert len((EXAMPLES / "epsilon_greedy.py").read_text().splitlines()) <= 45, "forty lines or so"

@@ -2,8 +2,8 @@
 
     cd examples/own_data && python make_files.py && ofms run experiment.toml
 
-Where your own data and networks exist already, only the two formats matter: a row a sample, with a column that
-says whose it is; and `dictionary.json` beside one `.safetensors` file a model.
+Where your own data and networks exist already, only the two formats matter: one row per sample, with a column
+for its client; and `dictionary.json` beside one `.safetensors` file per model.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ofms.device.device import Device, Prediction
     from ofms.device.errors import NotReady
     from ofms.models.dictionary import Dictionary
+    from ofms.runs.result import Result, load
     from ofms.simulator.api import simulate
-    from ofms.simulator.result import Result
 
 __all__ = [
     "Device",
@@ -30,6 +30,7 @@ __all__ = [
     "Result",
     "Stream",
     "__version__",
+    "load",
     "simulate",
 ]
 
@@ -41,8 +42,9 @@ _HOMES = {
     "NotFinite": "ofms.core.errors",
     "NotReady": "ofms.device.errors",
     "Prediction": "ofms.device.device",
-    "Result": "ofms.simulator.result",
+    "Result": "ofms.runs.result",
     "Stream": "ofms.data.stream",
+    "load": "ofms.runs.result",
     "simulate": "ofms.simulator.api",
 }
 

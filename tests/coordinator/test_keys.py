@@ -6,16 +6,21 @@ import json
 import ssl
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.verification import PolicyBuilder, Store
 
+import ofms
 from ofms.cli import _main
-from ofms.coordinator.keys import make_deployment
+from ofms.coordinator.deployment import Deployment
+from ofms.coordinator.keys import add_device, make_deployment
 from ofms.flower.superlink import allowed
+from ofms.models.dictionary import Dictionary
 from tests.deployments import make_fleet
 from tests.devices import problem
 
@@ -121,9 +126,32 @@ def test_a_fleet_by_command(models: Path, tmp_path: Path, capsys: pytest.Capture
     assert _main(["deploy", "keys", folder, "--device", "a=5", "--device", "b=64KiB"]) == 0
     assert _main(["deploy", "keys", folder, "--revoke", "a"]) == 0
     said = capsys.readouterr().out
-    assert "look it over" in said
-    assert f"{folder}/devices/b: copy it onto b" in said
+    assert "check it before you start the server" in said
+    assert f"{folder}/devices/b: copy it to b" in said
     assert "a is revoked" in said
     assert _main(["deploy", "freeze", folder]) == 0
     (command,) = (tmp_path / "new" / "commands").iterdir()
     assert json.loads(command.read_text()) == {"do": "freeze", "to": None}
+
+
+def test_a_deployment_of_ones_own_networks_names_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --trust nothing of the package is imported; with it, `server.toml` says so and the server reads it."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "fleet_networks.py").write_text(
+        "from torch import nn\n\n\ndef small(width):\n    return nn.Sequential(nn.Linear(3, width), nn.Linear(width, 1))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    architectures = {name: ("fleet_networks:small", {"width": 2 + k}) for k, name in enumerate("abc")}
+    modules = {
+        name: torch.nn.Sequential(torch.nn.Linear(3, 2 + k), torch.nn.Linear(2 + k, 1)) for k, name in enumerate("abc")
+    }
+    models = tmp_path / "models"
+    Dictionary.from_modules(modules, task="regression", architectures=architectures).write(models)
+    with pytest.raises(ofms.InvalidInput, match="--trust fleet_networks"):
+        make_deployment(tmp_path / "fleet", "127.0.0.1:9092", models)
+    assert "fleet_networks" not in sys.modules
+    assert not (tmp_path / "fleet").exists(), "nothing half-written"
+    make_deployment(tmp_path / "fleet", "127.0.0.1:9092", models, trust=["fleet_networks"])
+    add_device(tmp_path / "fleet", "device-0", "3", "127.0.0.1:9092")
+    assert len(Deployment(tmp_path / "fleet").coordinator().tensors) == 3
+    del sys.modules["fleet_networks"]

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ofms.core.packing import (
-    _place_by_size,
-    _place_one_by_one,
     fewest_bins,
     fewest_clusters,
     first_fit_decreasing,
@@ -19,6 +17,7 @@ from ofms.core.packing import (
     partition_models,
     smallest_budget,
 )
+from ofms.core.packing.first_fit import _place_by_size, _place_one_by_one
 
 
 def plain_first_fit_decreasing(sizes: list[int], capacity: int) -> list[int]:

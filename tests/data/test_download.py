@@ -1,4 +1,4 @@
-"""Fetching from a host that is really there: whole and checked, or nothing."""
+"""Downloading from a real local host: complete and verified, or nothing."""
 
 from __future__ import annotations
 
@@ -13,28 +13,64 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ofms.core.errors import InvalidInput
 from ofms.data import mnist
-from ofms.data.download import Remote, fetch_files, ungzip, untar, unzip
+from ofms.data.download import Archive, fetch_files
 from ofms.data.folder import VerifiedFiles, md5_of
 
-CONTENT = b"sixteen wave energy converters" * 100
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def tarred(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+CONTENT = np.random.default_rng(0).bytes(3000)
+ARCHIVES = {
+    "/batches.gz": gzip.compress(CONTENT),
+    "/batches.zip": zipped({"folder/": b"", "data.zip": zipped({"folder/Perth_Data.csv": CONTENT}), "folder/a": b"1"}),
+    "/batches.tar.gz": tarred({"folder/batch.bin": CONTENT}),
+}
+FILES = {
+    "/batches.gz": {"batches": CONTENT},
+    "/batches.zip": {"data.zip.files/folder/Perth_Data.csv": CONTENT, "folder/a": b"1"},
+    "/batches.tar.gz": {"folder/batch.bin": CONTENT},
+}
 
 
 class Host(BaseHTTPRequestHandler):
+    """Serves the archives; under /cut/ it breaks off, under /damaged/ it serves the first half."""
+
     def do_GET(self) -> None:
-        if self.path == "/absent":
+        name = f"/{self.path.rpartition('/')[2]}"
+        if name not in ARCHIVES:
             self.send_error(404)
             return
+        content = ARCHIVES[name]
+        if self.path.startswith("/damaged/"):
+            content = content[: len(content) // 2]
         self.send_response(200)
-        self.send_header("Content-Length", str(len(CONTENT)))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(CONTENT[:-50] if self.path == "/half" else CONTENT)
+        self.wfile.write(content[:-50] if self.path.startswith("/cut/") else content)
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -60,41 +96,60 @@ def open_connections() -> set[int]:
     return {id(each) for each in sockets if each.fileno() != -1 and each.proto == socket.IPPROTO_TCP}
 
 
-def test_a_whole_file_arrives_once(host: str) -> None:
-    remote = Remote(f"{host}/whole", md5_of(CONTENT))
-    assert remote.fetch() == CONTENT
-    gone = Remote(f"{host.rpartition(':')[0]}:9/whole", md5_of(CONTENT))
-    assert gone.fetch() == CONTENT, "the cache has it"
+def files_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_is_downloaded_once_and_unpacked(host: str, name: str, tmp_path: Path) -> None:
+    md5 = md5_of(ARCHIVES[name])
+    assert Archive(f"{host}{name}", md5).fetch() == FILES[name]
+    gone = Archive(f"{host.rpartition(':')[0]}:9{name}", md5)
+    assert gone.fetch() == FILES[name], "the cache has it"
+    assert files_in(tmp_path / "cache") == [name[1:]], "unpacked files are not kept in the cache"
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_without_md5_is_downloaded_anew(host: str, name: str, tmp_path: Path) -> None:
+    """An error page in place of the archive must not be found in the cache the next time."""
+    assert Archive(f"{host}{name}").fetch() == FILES[name]
+    assert not files_in(tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
     ("path", "md5", "message"),
     [
-        ("whole", "0" * 32, "not the published file"),
-        ("absent", None, "cannot be fetched .*404"),
-        ("half", None, "cannot be fetched"),
+        ("batches.gz", "0" * 32, "not the published file"),
+        ("absent.zip", None, r"cannot be fetched .*404"),
+        ("cut/batches.zip", None, "cannot be fetched"),
+        *((f"damaged{name}", None, "not a whole archive") for name in ARCHIVES),
     ],
 )
-def test_what_is_not_whole_is_refused_in_one_line(
+def test_an_incomplete_archive_is_refused_in_one_line(
     host: str, path: str, md5: str | None, message: str, tmp_path: Path
 ) -> None:
     before = open_connections()
     with pytest.raises(InvalidInput, match=message) as refusal:
-        Remote(f"{host}/{path}", md5).fetch()
+        Archive(f"{host}/{path}", md5).fetch()
     assert len(str(refusal.value).splitlines()) == 1
-    assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()], "nothing half-written"
+    assert str(tmp_path / "cache" / "ofms" / "downloads") not in str(refusal.value), "no temporary path is shown"
+    assert not files_in(tmp_path / "cache"), "nothing half-written"
     assert open_connections() <= before, "nothing is left to the garbage collector"
 
 
-def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"127\.0\.0\.1:9/file: it cannot be fetched .* by hand"):
-        Remote("http://127.0.0.1:9/file").fetch()
+def test_a_damaged_archive_inside_an_archive_is_refused(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = zipped({"Perth_Data.csv": CONTENT})
+    monkeypatch.setitem(ARCHIVES, "/outer.zip", zipped({"a.csv": b"1", "data.zip": inner[: len(inner) // 2]}))
+    with pytest.raises(InvalidInput, match=r"outer\.zip: it is not a whole archive"):
+        Archive(f"{host}/outer.zip").fetch()
+    assert not files_in(tmp_path / "cache")
 
 
-def test_what_nobody_can_check_is_fetched_anew(host: str, tmp_path: Path) -> None:
-    """A page that says "busy" in place of the archive must not be found in the cache the next time."""
-    assert Remote(f"{host}/whole").fetch() == CONTENT
-    assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+def test_a_host_that_is_not_there_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"127\.0\.0\.1:9/file\.gz: it cannot be fetched .* by hand"):
+        Archive("http://127.0.0.1:9/file.gz").fetch()
 
 
 def test_files_are_written_only_when_all_of_them_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,35 +164,33 @@ def test_files_are_written_only_when_all_of_them_are_right(tmp_path: Path, monke
     with pytest.raises(InvalidInput, match="does not hold it"):
         fetch(lambda: {"a": b"one"})
     assert not files.folder.exists()
-    fetch(lambda: {"a": b"one", "b": b"two"})
+    fetch(lambda: {"folder/a": b"one", "not-a": b"other", "deep/folder/b": b"two"})
     fetch(lambda: pytest.fail("all of it is there"))
     (files.folder / "b").write_bytes(b"damaged")
     fetch(lambda: {"a": b"one", "b": b"two"})
     assert files.read("b") == b"two"
 
 
-def test_archives_are_unpacked_and_damaged_ones_refused() -> None:
-    assert ungzip(gzip.compress(b"inside"), "x.gz") == b"inside"
-    inner, outer, tar = io.BytesIO(), io.BytesIO(), io.BytesIO()
-    with zipfile.ZipFile(inner, "w") as archive:
-        archive.writestr("folder/Perth_Data.csv", "1,2")
-    with zipfile.ZipFile(outer, "w") as archive:
-        archive.writestr("data.zip", inner.getvalue())
-    assert unzip(outer.getvalue(), "x.zip") == {"Perth_Data.csv": b"1,2"}
-    with tarfile.open(fileobj=tar, mode="w:gz") as packed:
-        member = tarfile.TarInfo("folder/batch.bin")
-        member.size = 3
-        packed.addfile(member, io.BytesIO(b"abc"))
-    assert untar(tar.getvalue(), "x.tar.gz") == {"folder/batch.bin": b"abc"}
-    for unpack, content in ((ungzip, gzip.compress(b"inside")), (unzip, outer.getvalue()), (untar, tar.getvalue())):
-        with pytest.raises(InvalidInput, match="not a whole"):
-            unpack(content[: len(content) // 2], "x")
-
-
-def test_mnist_comes_from_its_host_through_gzip(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that answers with something else is refused, and the data folder stays empty."""
+def test_mnist_is_refused_from_a_host_that_sends_something_else(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OFMS_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(mnist, "_HOST", f"{host}/")
+    monkeypatch.setitem(ARCHIVES, "/train-images-idx3-ubyte.gz", gzip.compress(CONTENT))
     with pytest.raises(InvalidInput, match="not the published file"):
         mnist.dataset.fetch()
     assert not (tmp_path / "data").exists()
+
+
+def test_mnist_comes_through_gzip(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFMS_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(mnist, "_HOST", f"{host}/")
+    names = list(mnist._FILES.md5)
+    contents = {name: name.encode() for name in names}
+    packed = {name: gzip.compress(content) for name, content in contents.items()}
+    for name in names:
+        monkeypatch.setitem(ARCHIVES, f"/{name}.gz", packed[name])
+    monkeypatch.setattr(mnist, "_FILES", VerifiedFiles("mnist", {name: md5_of(contents[name]) for name in names}))
+    monkeypatch.setattr(mnist, "_COMPRESSED_MD5", {name: md5_of(packed[name]) for name in names})
+    mnist.dataset.fetch()
+    assert {name: (tmp_path / "data" / "mnist" / name).read_bytes() for name in names} == contents

@@ -11,7 +11,7 @@ import pytest
 
 from ofms.core.errors import InvalidInput
 from ofms.data import load_dataset, wec
-from ofms.data.download import Remote
+from ofms.data.download import Archive
 from ofms.data.wec import TEST_SITES, TRAINING_SITES
 from ofms.data.wec_synthetic import make_table
 from ofms.reproduction.bench import columns_here
@@ -82,9 +82,15 @@ def test_damaged_files_are_refused_in_one_line(folder: Path, damage: str, messag
 def test_files_of_another_form_are_fetched_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / "Perth_Data.csv").write_text("1,2,3\n")
-    archives = [b"<html>busy</html>", _zip(whole)]
-    monkeypatch.setattr(Remote, "fetch", lambda self: archives.pop(0))
-    with pytest.raises(InvalidInput, match="not a whole zip archive"):
+    archives = [b"<html>busy</html>", _zip({"data.zip": _zip(whole)})]
+
+    def download(archive: Archive, into: Path) -> Path:
+        path = into / "wave+energy+converters.zip"
+        path.write_bytes(archives.pop(0))
+        return path
+
+    monkeypatch.setattr(Archive, "_download", download)
+    with pytest.raises(InvalidInput, match="not a whole archive"):
         load_dataset("wec").fetch()
     load_dataset("wec").fetch()
     assert (folder / "Perth_Data.csv").read_bytes() == whole["Perth_Data.csv"]

@@ -47,6 +47,12 @@ def welcome(architecture: str | None = None, **changes: Any) -> bytes:
     return encode(Envelope("welcome", {**envelope.values, "models": models, **changes}))
 
 
+def described(policy: str) -> dict[str, Any]:
+    """What a welcome says of a policy, by another name."""
+    envelope = decode(coordinator_for(problem()[0], "ofms-ft").welcome(0))
+    return {**envelope.values["policy"], "name": policy}
+
+
 def open_device(folder: Path, **options: Any) -> Device:
     return Device(folder / "store", budget=int(budgets_for(problem()[0])[0]), mail=False, **options)
 
@@ -76,7 +82,7 @@ def test_a_welcome_runs_no_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", ["fleetcode.networks", "fleetcode.networks:build", "os"])
 def test_untrusted_policies_are_refused_before_they_are_imported(policy: str, package: Path, tmp_path: Path) -> None:
     with open_device(tmp_path) as device, pytest.raises(ofms.InvalidInput, match="policy"):
-        device.receive(welcome(policy=policy))
+        device.receive(welcome(policy=described(policy)))
     assert not (package / "imported").exists()
 
 

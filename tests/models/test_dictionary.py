@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import nn
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
+from ofms.plugins import Trust
 
 OPTIONS = {"inputs": 2, "hidden": [3], "outputs": 1}
 
@@ -141,6 +144,10 @@ def broken_single(folder: Path) -> None:
     edit(folder, models=index["models"][:1])
 
 
+def broken_task(folder: Path) -> None:
+    edit(folder, task="both")
+
+
 BROKEN = {
     broken_missing: "a.safetensors: model 'a' has no such file",
     broken_truncated: "not a whole safetensors file",
@@ -148,6 +155,7 @@ BROKEN = {
     broken_not_finite: "a: 0.weight = not finite",
     broken_extra_tensor: "9.weight",
     broken_json: "mend the file",
+    broken_task: "task = both: use one of classification, regression",
     broken_field: "options",
     broken_key: "colour",
     broken_format: "format = ofms-dictionary/9",
@@ -170,3 +178,27 @@ def test_a_broken_dictionary_is_refused_in_one_line(folder: Path, breaking: Any)
 def test_a_folder_without_a_dictionary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no dictionary can be read there"):
         Dictionary.read(tmp_path)
+
+
+def test_networks_of_packages_that_nobody_trusts_are_never_imported(
+    folder: Path, write_module: Callable[[str, str], Trust]
+) -> None:
+    """A dictionary from anywhere may name any function: the zoo and trusted packages alone are used."""
+    touched = folder.parent / "touched"
+    edit(folder, architecture="os:system", options={"command": f"touch {touched}"})
+    with pytest.raises(InvalidInput, match=r"architecture = os:system: .*--trust os"):
+        Dictionary.read(folder)
+    trust = write_module(
+        "side_effects",
+        f"open({str(touched)!r}, 'w').close()\n"
+        "from torch import nn\n"
+        "def net():\n    return nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))\n",
+    )
+    edit(folder, architecture="side_effects:net", options={})
+    with pytest.raises(InvalidInput, match=r"architecture = side_effects:net: .*--trust side_effects") as refusal:
+        Dictionary.read(folder, trust=["os"])
+    assert "\n" not in str(refusal.value)
+    assert "side_effects" not in sys.modules
+    assert not touched.exists()
+    assert len(Dictionary.read(folder, trust=trust)) == 3
+    assert touched.exists()

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from ofms.core.errors import InvalidInput, NotFinite
 from ofms.models import pretrain as pretrain_module
-from ofms.models.pretrain import Recipe, pretrain
+from ofms.models.pretrain import pretrain
+from ofms.models.training import Recipe, train
 
 
 def recipes(rate: float = 0.05) -> list[Recipe]:
     random = np.random.default_rng(0)
     x = random.normal(size=(200, 2)).astype(np.float32)
     options = {"inputs": 2, "hidden": [16], "outputs": 1}
-    return [
-        Recipe(f"net{index}", "mlp", options, x, x[:, index], epochs=20, batch_size=20, rate=rate, initialisation=start)
-        for index, start in enumerate(("default", "glorot-normal"))
+    plain = [
+        Recipe(f"net{index}", "mlp", options, x, x[:, index], epochs=20, batch_size=20, rate=rate) for index in (0, 1)
     ]
+    return [plain[0], replace(plain[1], initialisation="glorot-normal")]
 
 
 def test_models_learn_their_own_target_whatever_the_number_of_workers() -> None:
@@ -69,8 +72,12 @@ def test_pretraining_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: p
     assert [path.name for path in keep.iterdir()] == ["net0.safetensors"]
 
     trained = []
-    train = pretrain_module._train
-    monkeypatch.setattr(pretrain_module, "_train", lambda *rest: (trained.append(rest[1].name), train(*rest)))
+
+    def recorded(module: nn.Module, recipe: Recipe, *rest: Any) -> None:
+        trained.append(recipe.name)
+        train(module, recipe, *rest)
+
+    monkeypatch.setattr(pretrain_module, "train", recorded)
     resumed = pretrain(good, task="regression", seed=3, workers=2, progress=False, keep=keep)
     assert trained == ["net1"], "what was done is not done again"
     assert resumed.revision() == pretrain(good, task="regression", seed=3, progress=False).revision()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
+from ofms.plugins import Trust
 
 CIFAR = {"image": [3, 32, 32], "dense": 128, "classes": 10, "batch_norm": True}
 PAPER: dict[str, tuple[dict[str, Any], int]] = {
@@ -47,7 +49,7 @@ def test_parameters_are_named_by_position() -> None:
 @pytest.mark.parametrize(
     ("architecture", "options", "message"),
     [
-        ("resnet", {}, "architecture = resnet: use one of mlp, vgg, or 'package.module:factory'"),
+        ("resnet", {}, "architecture = resnet: use one of mlp, vgg, or package.module:name for your own"),
         ("no.such.module:make", {}, "architecture = no.such.module:make"),
         ("ofms.models.zoo:nothing", {}, "architecture = ofms.models.zoo:nothing"),
         ("collections:OrderedDict", {}, "must return a torch.nn.Module"),
@@ -61,8 +63,16 @@ def test_an_architecture_that_cannot_be_built_is_refused(
     architecture: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
-        build_module(architecture, options)
+        build_module(architecture, options, Trust(("no", "ofms", "collections")))
 
 
 def test_a_factory_of_ones_own_is_called() -> None:
-    assert isinstance(build_module("torch.nn:Linear", {"in_features": 2, "out_features": 1}), torch.nn.Linear)
+    options = {"in_features": 2, "out_features": 1}
+    assert isinstance(build_module("torch.nn:Linear", options, Trust(("torch",))), torch.nn.Linear)
+
+
+def test_a_factory_outside_the_zoo_needs_trust(tmp_path: Path) -> None:
+    remedy = r"architecture = os:system: it would run code of os, which you have not trusted; .* add --trust os"
+    with pytest.raises(InvalidInput, match=remedy):
+        build_module("os:system", {"command": f"touch {tmp_path / 'touched'}"})
+    assert not list(tmp_path.iterdir())

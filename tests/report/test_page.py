@@ -22,7 +22,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two runs on the same stream: one whose regret has a bound, one of another policy."""
     folder = tmp_path_factory.mktemp("runs")
     dictionary, stream = regression_problem(clients=6, rounds=30)
-    common = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "60%"}
+    common: dict[str, Any] = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "60%"}
     ofms.simulate(policy="ofms-ft", preset="theory", out=folder / "theory", **common)
     ofms.simulate(policy="mab", preset="theory", out=folder / "mab", **common)
     return [folder / "theory", folder / "mab"]
@@ -91,7 +91,7 @@ def browser() -> Iterator[Any]:
     for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1200,900"):
         options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    chrome = webdriver.Chrome(options=options, keeper=webdriver.ChromeService(driver))
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     yield chrome
     chrome.quit()
 

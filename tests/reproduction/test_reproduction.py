@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,22 +15,24 @@ import torch
 
 from ofms.cli import _main
 from ofms.core.errors import InvalidInput
+from ofms.data.stream import Task
 from ofms.drawing.tables import Table
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
 from ofms.reproduction import cells
 from ofms.reproduction.bench import POLICIES, Bench, Section, Size
 from ofms.reproduction.cells import Cell, CellStore
+from ofms.reproduction.comparison import comparison
 from ofms.reproduction.page import reproduce_targets
-from ofms.reproduction.published import comparison
 from ofms.reproduction.summaries import paper
 from ofms.reproduction.targets import TARGETS
+from ofms.runs.result import Result
 from ofms.storage.locks import FolderLock
 
 SMALL = {"clients": 4, "rounds": 12, "budget": "3"}
 
 
-def write_dictionary(folder: Path, inputs: int, outputs: int, task: str, seed: int = 0) -> Path:
+def write_dictionary(folder: Path, inputs: int, outputs: int, task: Task, seed: int = 0) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         modules = {f"net{index}": mlp(inputs, [6], outputs) for index in range(6)}
@@ -42,27 +47,27 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_a_cell_is_run_once_and_kept(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def store(**options: object) -> CellStore:
+    def store(**options: Any) -> CellStore:
         return CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False, **options)
 
     wanted = [Cell("digits", "ofms-ft", seed, SMALL) for seed in (0, 1)]
-    assert store(run=False).records(wanted) == [], "nothing is run where only a look is asked for"
-    first = store().records(wanted)
-    assert [record.config.seed for record in first] == [0, 1]
-    assert len(first[0].scores) == 4
-    assert first[0].mean == pytest.approx(np.mean(first[0].scores))
+    assert store(run=False).results(wanted) == [], "nothing is run where only a look is asked for"
+    first = store().results(wanted)
+    assert [result.config.seed for result in first] == [0, 1]
+    assert first[0].score.shape == (4,)
+    assert first[0].mean == first[0].figures["mean"] == pytest.approx(np.mean(first[0].score))
     monkeypatch.setattr(cells, "simulate", lambda *rest, **more: pytest.fail("run again"))
-    again = store().records(wanted)
-    assert again == first
+    again = store().results(wanted)
+    assert [result.figures for result in again] == [result.figures for result in first]
 
     other = write_dictionary(tmp_path / "other", 64, 10, "classification", seed=1)
     changed = CellStore(tmp_path / "cells", models={"digits": str(other)}, progress=False, run=False)
-    assert changed.records(wanted) == [], "another dictionary makes another cell"
-    assert store(run=False).records([Cell("digits", "ofms-ft", 0, SMALL | {"window": 3})]) == []
+    assert changed.results(wanted) == [], "another dictionary makes another cell"
+    assert store(run=False).results([Cell("digits", "ofms-ft", 0, SMALL | {"window": 3})]) == []
     path = next((tmp_path / "cells").iterdir())
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InvalidInput, match="it is damaged"):
-        store().records(wanted)
+        store().results(wanted)
 
 
 def test_a_look_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,10 +87,10 @@ def test_a_cell_that_another_process_runs_is_left_to_it(models: Path, tmp_path: 
     (folder / "config.toml").write_text("half of it")
     lock = FolderLock(folder)
     with pytest.raises(InvalidInput, match="another process runs this cell"):
-        store.records([cell])
+        store.results([cell])
     assert (folder / "config.toml").read_text() == "half of it"
     lock.close()
-    assert len(store.records([cell])) == 1, "what nobody writes and cannot be gone on with is run anew"
+    assert len(store.results([cell])) == 1, "what nobody writes and cannot be gone on with is run anew"
 
 
 def test_an_interrupted_cell_waits_until_it_can_go_on(
@@ -105,13 +110,13 @@ def test_an_interrupted_cell_waits_until_it_can_go_on(
         patch.setattr(cells, "simulate", simulate)
         for why in ("file", "folder"):
             with pytest.raises(InvalidInput, match=f"{why} = here"):
-                store.records([cell])
+                store.results([cell])
             assert (folder / "config.toml").exists()
         why = "run"
         with pytest.raises(InvalidInput, match="run = here"):
-            store.records([cell])
+            store.results([cell])
         assert not folder.exists(), "a checkpoint that does not fit is of no use"
-    assert len(store.records([cell])) == 1
+    assert len(store.results([cell])) == 1
 
 
 def test_other_data_make_another_cell(tmp_path: Path) -> None:
@@ -126,30 +131,44 @@ def test_other_data_make_another_cell(tmp_path: Path) -> None:
         rows = [f"{pump},{step / 10},{step % 3},{load}" for pump in range(3) for step in range(8)]
         (tmp_path / "pumps.csv").write_text("\n".join(["pump,heat,speed,load", *rows]))
         store = CellStore(tmp_path / "cells", progress=False)
-        means.append(store.records([Cell(str(tmp_path / "own.toml"))])[0].mean)
+        means.append(store.results([Cell(str(tmp_path / "own.toml"))])[0].mean)
     assert means[0] != means[1]
     assert len(list((tmp_path / "cells").iterdir())) == 2
 
 
 def test_a_cells_command_repeats_it(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The printed command, pasted into a shell: brackets and parentheses included."""
     store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
-    given = SMALL | {"subset": [0, 2], "feedback": "all", "interval": 2}
-    record = store.records([Cell("digits", "non-fed-oms", 3, given)])[0]
-    command = record.command.replace("--models DIR", f"--models {models}").replace("'", "")
-    arguments = [*command.split()[1:], "--out", str(tmp_path / "run"), "--json"]
-    assert _main(arguments) == 0
+    given = SMALL | {"subset": [0, 2], "feedback": "all", "interval": 2, "learning_rate": "10/sqrt(T)"}
+    result = store.results([Cell("digits", "non-fed-oms", 3, given)])[0]
+    command = result.figures["command"].replace("--models DIR", shlex.join(["--models", str(models)]))
+    shell = f"set -- {command}; printf '%s\\n' \"$@\""
+    words = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert words == shlex.split(command)
+    assert words[:2] == ["ofms", "run"]
+    assert _main([*words[1:], "--out", str(tmp_path / "run"), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert printed["mean"] == pytest.approx(record.mean, rel=1e-6)
-    assert printed["regret"] == pytest.approx(np.mean(record.regret), rel=1e-6)
+    assert printed["mean"] == pytest.approx(result.mean, rel=1e-6)
+    assert printed["regret"] == pytest.approx(result.figures["regret"], rel=1e-6)
+    run = Result.load(tmp_path / "run")
+    assert run.config.settings == result.config.settings
 
 
-def test_the_loopback_says_what_clients_spend(models: Path, tmp_path: Path) -> None:
+def test_commands_of_earlier_cells_are_quoted(models: Path, tmp_path: Path) -> None:
     store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
-    few, more = store.records([Cell("digits", "ofms-ft", 0, SMALL | {"budget": b}, True) for b in ("2", "6")])
-    assert few.client_seconds is not None
-    assert more.client_seconds is not None
-    assert few.client_seconds > 0
-    assert few.most_bytes_held < more.most_bytes_held
+    (result,) = store.results([Cell("digits", "ofms-ft", 0, SMALL | {"learning_rate": "10/sqrt(T)"})])
+    assert "--set 'learning_rate=10/sqrt(T)'" in result.figures["command"]
+    (path,) = (tmp_path / "cells").iterdir()
+    path.write_text(path.read_text().replace("'learning_rate=10/sqrt(T)'", "learning_rate=10/sqrt(T)"))
+    assert Result.load(path).figures["command"] == result.figures["command"]
+
+
+def test_the_loopback_measures_processor_time(models: Path, tmp_path: Path) -> None:
+    store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
+    few, more = store.results([Cell("digits", "ofms-ft", 0, SMALL | {"budget": b}, True) for b in ("2", "6")])
+    assert few.config.loopback
+    assert few.figures["client_seconds"] > 0
+    assert few.figures["most_bytes_held"] < more.figures["most_bytes_held"]
 
 
 def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,9 +222,9 @@ def test_figures_say_of_how_many_seeds_they_are(models: Path, tmp_path: Path) ->
 
 
 def test_digits_stand_alone_without_a_column_of_the_paper(models: Path, tmp_path: Path) -> None:
-    def digits(target: str = "digits", **asked: object) -> Section:
+    def digits(target: str = "digits", **asked: Any) -> Section:
         store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
-        return TARGETS[target](Bench(store, size=Size(quick=True, seeds=1), **asked))  # type: ignore[arg-type]
+        return TARGETS[target](Bench(store, size=Size(quick=True, seeds=1), **asked))
 
     section = digits(columns=["air"])
     assert [table.name for table in section.tables] == ["digits", "digits-traffic"]
@@ -261,13 +280,13 @@ def test_reproduce_writes_tables_figures_and_a_page(
     assert "A quick look" in page
     assert "server-regret-rounds100-" in page
     monkeypatch.chdir(out)
-    options = {"quick": True, "columns": ["wec-synthetic"], "run": False, "echo": lambda text: None}
-    reproduce_targets("all", out=".", **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"quick": True, "columns": ["wec-synthetic"], "run": False, "echo": lambda text: None}
+    reproduce_targets("all", out=".", **options)
     assert (tmp_path / "results.md").read_text().count("(results/regret.png)") == 1
-    reproduce_targets("all", out=str(tmp_path / "results-0.1"), **options)  # type: ignore[arg-type]
+    reproduce_targets("all", out=str(tmp_path / "results-0.1"), **options)
     assert (tmp_path / "results-0.1.md").exists()
     with pytest.raises(InvalidInput, match="out = /: "):
-        reproduce_targets("all", out="/", **options)  # type: ignore[arg-type]
+        reproduce_targets("all", out="/", **options)
 
 
 @pytest.mark.parametrize(

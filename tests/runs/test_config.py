@@ -1,16 +1,34 @@
-"""Configuration: default < preset < experiment < what the caller sets."""
+"""Configuration: defaults < preset < experiment < what the caller sets; a run's file repeats it."""
 
 from __future__ import annotations
 
-import tomllib
+import hashlib
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from ofms.core.errors import InvalidInput
+from ofms.plugins import Trust
 from ofms.policies import MODULES
-from ofms.runs.config import Experiment, RunConfig, available, load_experiment, load_preset, resolve
+from ofms.runs.config import Experiment, RunConfig, available, load_experiment, load_preset, load_run
+from ofms.runs.resolution import change, resolve
+
+OWN_POLICY = """
+from dataclasses import dataclass
+from ofms.policies.protocol import Algorithm
+
+@dataclass(frozen=True)
+class Settings:
+    warm_up: int = 7
+    epsilon: float = 0.1
+
+algorithm = Algorithm(Settings, object, lambda settings, fleet: None)
+"""
+HEAD = 'summary = "mine"\ndataset = "digits"\nclients = 2\nrounds = 3\nbudget = "5"\nbandwidth = "50%"\n'
 
 
 def experiment(**changes: object) -> Experiment:
@@ -18,64 +36,141 @@ def experiment(**changes: object) -> Experiment:
     return msgspec.convert(fields | changes, Experiment)
 
 
+def experiment_file(folder: Path, text: str = "") -> str:
+    path = folder / "mine.toml"
+    path.write_text(HEAD + text)
+    return str(path)
+
+
 def test_layers_win_in_their_order() -> None:
     plain = resolve(experiment(), "x", task="regression")
     assert plain.settings["window"] == 51, "the preset's, for the task"
     assert plain.settings["importance_cap"] == 20
-    own = experiment(settings={"window": 7})
+    own = experiment(policies={"ofms-ft": {"window": 7}, "rms-ft": {"window": 8}})
     assert resolve(own, "x", task="regression").settings["window"] == 7
+    assert resolve(own, "x", task="regression", policy="rms-ft").settings["window"] == 8
+    assert resolve(own, "x", task="regression", policy="fed-omd").settings["window"] == 51
     assert resolve(own, "x", task="regression", given={"window": 3}).settings["window"] == 3
-    assert (
-        resolve(own, "x", task="regression", given={"importance_cap": "none"}).policy_settings().importance_cap is None
-    )
-    assert resolve(own, "x", task="regression", given={"importance_cap": None}).policy_settings().importance_cap is None
+    for nothing in ("none", None):
+        changed = resolve(own, "x", task="regression", given={"importance_cap": nothing, "window": None})
+        assert changed.policy_settings().importance_cap is None
+        assert changed.settings["window"] == 7, "None is no window: it is not given"
     theory = resolve(experiment(), "x", task="classification", given={"preset": "theory"})
     assert theory.policy_settings().loss_bound == "saturate"
     assert theory.policy_settings().learning_rate == "tuned"
 
 
-def test_a_preset_reaches_each_policy_as_far_as_it_has_the_setting() -> None:
-    settings = resolve(experiment(), "x", task="regression", policy="mab").settings
-    assert settings == {"learning_rate": "10/sqrt(T)", "loss_bound": "raw", "exploration": 0.0}
+# SHA-256 of the configurations of all experiments, presets and tasks: published figures are made with them.
+RESOLVED = {
+    "b-fed-omft": "abb902520854",
+    "budgeted-experts": "d4f920c9599d",
+    "fed-omd": "ed17bd2cfc8b",
+    "mab": "01e9088ff0a0",
+    "non-fed-oms": "0556bfed9913",
+    "ofms-ft": "bdee80f0583b",
+    "perfedavg": "c2ad929d65e4",
+    "rms-ft": "419f1dec1c86",
+}
 
 
 @pytest.mark.parametrize("policy", MODULES)
-@pytest.mark.parametrize("preset", ["theory", "published"])
-def test_every_preset_fits_every_policy(policy: str, preset: str) -> None:
+def test_built_in_experiments_resolve_as_in_the_published_figures(policy: str) -> None:
+    configs = {}
     for name in available("experiments"):
-        for task in ("regression", "classification"):
-            resolve(load_experiment(name), name, task=task, policy=policy, given={"preset": preset})
-    assert load_preset(preset).summary
+        for preset in available("presets"):
+            for task in ("classification", "regression"):
+                given = {"preset": preset, "history": 0, "seed": 3}
+                config = resolve(load_experiment(name), name, task=task, policy=policy, given=given)
+                configs[f"{name} {preset} {task}"] = config.identity()
+    content = msgspec.json.encode(configs, order="deterministic")
+    assert hashlib.sha256(content).hexdigest()[:12] == RESOLVED[policy], configs
+    assert all(load_preset(preset).summary for preset in available("presets"))
 
 
-def test_a_resolved_configuration_repeats_itself() -> None:
-    config = resolve(experiment(), "x", task="regression", given={"seed": 4, "learning_rate": 0.25})
-    again = msgspec.convert(tomllib.loads(config.to_toml()), RunConfig)
-    assert again == config
+def test_a_preset_says_nothing_to_the_users_own_policy(write_module: Callable[[str, str], Trust]) -> None:
+    trust = write_module("own_policy", OWN_POLICY)
+    config = resolve(experiment(), "x", task="regression", policy="own_policy:algorithm", trust=trust)
+    assert config.settings == {"warm_up": 7, "epsilon": 0.1}
+    own = experiment(policies={"own_policy:algorithm": {"epsilon": 0.5}})
+    config = resolve(own, "x", task="regression", policy="own_policy:algorithm", trust=trust)
+    assert config.settings == {"warm_up": 7, "epsilon": 0.5}
+    own = experiment(policies={"own_policy:algorithm": {"epsilom": 0.5}})
+    with pytest.raises(InvalidInput, match=r"epsilom: policy own_policy:algorithm has .* it has epsilon, warm_up"):
+        resolve(own, "x", task="regression", policy="own_policy:algorithm", trust=trust)
+
+
+def test_tables_of_other_policies_are_checked_without_importing_them(
+    tmp_path: Path, write_module: Callable[[str, str], Trust]
+) -> None:
+    write_module("own_policy", OWN_POLICY)
+    name = experiment_file(tmp_path, '[policies."own_policy:algorithm"]\nno_such_setting = 1\n')
+    assert resolve(load_experiment(name), name, task="classification").policy == "ofms-ft"
+    assert "own_policy" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("text", "message"),
     [
-        ({"colour": 1}, "set = colour: policy ofms-ft has no such setting; there are .*window"),
-        ({"window": "wide"}, "window = wide: expected 'int', got 'str'"),
-        ({"rounds": 0}, "rounds = 0: give at least 1"),
-        ({"clients": 0}, "clients = 0: give at least 1"),
-        ({"interval": -1}, "interval = -1"),
-        ({"seed": -1}, "seed = -1"),
-        ({"preset": "fancy"}, "preset = fancy: use one of published, theory"),
-        ({"dtype": "float16"}, "dtype = float16"),
+        ("[settings]\nwindow = 7\n", r"settings = .*mine\.toml: .* as in \[policies\.ofms-ft\]"),
+        ("[policies.mab]\nwindow = 7\n", r"policies\.mab = window: .* it has exploration, learning_rate, loss_bound"),
+        ("[policies.ofms]\nwindow = 7\n", r"policies = ofms: use one of ofms-ft, .*, or your own as package"),
+        ("[policies.pkg.mod]\nwindow = 7\n", r"policies = pkg: use one of"),
+        ("[trust]\npackage = ['a']\n", r"trust = .*unknown field 'package'"),
+        ("[trust]\npackages = ['./a']\n", r"trust = \./a: name a package"),
+        ("colour = 1\n", r"unknown field 'colour'"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        resolve(experiment(), "x", task="regression", given=given)
+def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    name = experiment_file(tmp_path, text)
+    with pytest.raises(InvalidInput, match=message) as refusal:
+        resolve(load_experiment(name), name, task="classification")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "given", "message"),
+    [
+        ("ofms-ft", {"colour": 1}, "set = colour: policy ofms-ft has no such setting; there are .*window"),
+        ("ofms-ft", {"window": "wide"}, "window = wide: expected 'int', got 'str'"),
+        ("ofms-ft", {"rounds": 0}, "rounds = 0: give at least 1"),
+        ("ofms-ft", {"clients": 0}, "clients = 0: give at least 1"),
+        ("ofms-ft", {"interval": -1}, "interval = -1"),
+        ("ofms-ft", {"seed": -1}, "seed = -1"),
+        ("ofms-ft", {"preset": "fancy"}, "preset = fancy: use one of published, theory"),
+        ("ofms-ft", {"dtype": "float16"}, "dtype = float16: use one of float32, float64"),
+        ("ofms-ft", {"loss_bound": "soft"}, "loss_bound = soft: use one of clip, saturate, raw"),
+        ("ofms-ft", {"server_step": "M"}, "server_step = M: use N, or a number"),
+        ("mab", {"loss_bound": "soft"}, "loss_bound = soft: use one of clip, saturate, raw"),
+        ("non-fed-oms", {"feedback": "two"}, "feedback = two: use one of one, all"),
+        ("b-fed-omft", {"subset": "last"}, "subset = last: use one of random, first, or a list"),
+        ("rms-ft", {"gradient_weight": "two"}, "gradient_weight = two: use one of one, inverse"),
+        ("budgeted-experts", {"prediction": "all"}, "prediction = all: use one of one, mean"),
+        ("ofms", {}, "policy = ofms: use one of ofms-ft, mab, .*, or your own as package.module:name"),
+        ("examples.epsilon_greedy", {}, "policy = examples.epsilon_greedy: .* or your own as package.module:name"),
+        ("json:dumps", {}, "policy = json:dumps: it is a function; name an Algorithm"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(policy: str, given: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as refusal:
+        resolve(experiment(), "x", task="regression", policy=policy, given=given)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_wrong_choice_deep_in_a_file_is_named_with_the_right_ones(tmp_path: Path) -> None:
+    name = experiment_file(tmp_path, '[stream]\nfile = "x.csv"\ntask = "both"\n')
+    with pytest.raises(InvalidInput, match=r"stream\.task = both: use one of classification, regression"):
+        load_experiment(name)
+    table = "[pretraining]\nepochs = 1\nbatch_size = 1\n"
+    network = '{ name = "a", architecture = "mlp", options = {}, optimizer = "newton" }'
+    loaded = load_experiment(experiment_file(tmp_path, f"{table}networks = [{network}]\n"))
+    assert loaded.pretraining is not None
+    with pytest.raises(InvalidInput, match="optimizer = newton: use one of sgd, adam"):
+        loaded.pretraining.kinds()
 
 
 def test_experiments_of_ones_own_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text('summary = "mine"\ndataset = "digits"\nclients = 2\nrounds = 3\nbudget = "5"\nbandwidth = "50%"\n')
-    assert load_experiment(str(path)).clients == 2
+    assert load_experiment(experiment_file(tmp_path)).clients == 2
     path.write_text("summary = ")
     with pytest.raises(InvalidInput, match="not valid TOML"):
         load_experiment(str(path))
@@ -86,3 +181,96 @@ def test_experiments_of_ones_own_come_from_a_file(tmp_path: Path) -> None:
         load_experiment(str(tmp_path / "nothing.toml"))
     with pytest.raises(InvalidInput, match="experiment = nothing: use one of air, cifar10, digits"):
         load_experiment("nothing")
+
+
+def written(config: RunConfig, folder: Path) -> str:
+    path = folder / "config.toml"
+    path.write_text(config.to_toml())
+    return str(path)
+
+
+def test_a_resolved_configuration_repeats_itself(tmp_path: Path) -> None:
+    config = resolve(experiment(), "x", task="regression", given={"seed": 4, "learning_rate": 0.25})
+    again = load_run(written(config, tmp_path))
+    assert again == config
+    assert change(again, {}) == config
+    assert change(again, {"seed": 5, "clients": None}).clients == config.clients
+
+
+def test_paths_in_a_runs_configuration_are_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_module: Callable[[str, str], Trust]
+) -> None:
+    trust = write_module("own_policy", OWN_POLICY)
+    (tmp_path / "there").mkdir()
+    head = HEAD.replace('dataset = "digits"\n', 'models = "nets"\n')
+    (tmp_path / "there" / "mine.toml").write_text(
+        f'{head}[stream]\nfile = "a.csv"\ntask = "regression"\n[trust]\npackages = ["nets"]\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    name = os.path.join("there", "mine.toml")
+    config = resolve(load_experiment(name), name, task="regression", policy="own_policy:algorithm", trust=trust)
+    assert config.stream is not None
+    assert config.trust is not None
+    there = str(tmp_path / "there")
+    assert [config.experiment, config.models, config.stream.file] == [
+        os.path.join(there, part) for part in ("mine.toml", "nets", "a.csv")
+    ]
+    assert config.trust.packages == ("nets", "own_policy")
+    assert config.trust.folders == (there, *trust.folders)
+    path = written(config, tmp_path)
+    monkeypatch.chdir(tmp_path / "there")
+    again = load_run(path)
+    assert again is not None
+    assert change(again, {}) == config
+    assert change(again, {"models": "others"}).models == os.path.join(there, "others")
+
+
+FIRST_FORMAT = """
+experiment = "digits"
+dataset = "digits"
+policy = "ofms-ft"
+preset = "theory"
+seed = 0
+clients = 50
+rounds = 400
+interval = 3
+budget = "3:60%,5:40%"
+bandwidth = "50%"
+dtype = "float32"
+hindsight = true
+history = 10
+
+[settings]
+learning_rate = "tuned"
+fine_tuning_rate = "tuned"
+server_step = 1.0
+loss_bound = "saturate"
+window = 1
+warm_up = 0
+"""
+
+
+def test_the_format_of_a_run_has_a_version(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(FIRST_FORMAT)
+    first = load_run(str(path))
+    assert first is not None
+    given = {"preset": "theory", "interval": 3, "budget": "3:60%,5:40%"}
+    assert change(first, {}) == resolve(load_experiment("digits"), "digits", task="classification", given=given)
+    assert first.to_toml().startswith('format = "ofms-run/2"\n')
+    path.write_text(f'format = "ofms-run/3"\n{FIRST_FORMAT}')
+    with pytest.raises(InvalidInput, match=r"format = ofms-run/3: .*config\.toml: this version reads ofms-run/2"):
+        load_run(str(path))
+
+
+def test_a_policy_that_a_file_names_needs_trust(tmp_path: Path, write_module: Callable[[str, str], Trust]) -> None:
+    trust = write_module("own_policy", OWN_POLICY)
+    path = tmp_path / "config.toml"
+    path.write_text(FIRST_FORMAT.partition("[settings]")[0].replace("ofms-ft", "own_policy:algorithm"))
+    config = load_run(str(path))
+    assert config is not None
+    with pytest.raises(InvalidInput, match=r"policy = own_policy:algorithm: .*--trust own_policy"):
+        change(config, {})
+    assert "own_policy" not in sys.modules
+    assert change(config, {}, trust=trust).settings == {"warm_up": 7, "epsilon": 0.1}
+    assert change(config, {"epsilon": 1}, "own_policy:algorithm", Trust((), trust.folders)).settings["epsilon"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ def test_own_models_and_own_data() -> None:
     assert result.score.shape == (stream.clients,)
     assert result.bound is not None
     assert (result.clients["most_held"] <= result.clients["budget"]).all()
-    assert result.over_rounds("mean").shape == (stream.rounds,)
+    assert result.rounds["mean"].shape == (stream.rounds,)
     assert result.folder is None
 
 
@@ -43,7 +44,7 @@ def test_regret_is_the_definition() -> None:
         client_losses = client_losses + (exchange.expected_weights[:, None] * bounded).sum(axis=(1, 2))
         losses = losses + bounded.sum(axis=1)
     assert result.regret() == pytest.approx(client_losses - np.min(losses, axis=1))
-    assert result.lines[-1]["regret"] == pytest.approx(np.mean(result.regret()))
+    assert result.rounds["regret"][-1] == pytest.approx(np.mean(result.regret()))
 
 
 def test_without_hindsight_there_is_no_regret_and_the_same_run() -> None:
@@ -54,7 +55,7 @@ def test_without_hindsight_there_is_no_regret_and_the_same_run() -> None:
     )
     with pytest.raises(ofms.InvalidInput, match="hindsight"):
         unseen.regret()
-    assert unseen.summary()["regret"] is None
+    assert unseen.figures["regret"] is None
     assert unseen.score.tolist() == seen.score.tolist()
 
 
@@ -71,7 +72,7 @@ def test_a_run_can_be_kept(tmp_path: Path) -> None:
     result = ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run")
     assert result.folder == tmp_path / "run"
     assert (tmp_path / "run" / "summary.json").exists()
-    with pytest.raises(ofms.InvalidInput, match=r"out = .*something is there already"):
+    with pytest.raises(ofms.InvalidInput, match=r"out = .*it exists already"):
         ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run")
 
 
@@ -93,6 +94,16 @@ def test_more_than_the_stream_has_is_refused() -> None:
     dictionary, stream = regression_problem()
     with pytest.raises(ofms.InvalidInput, match="more clients or rounds"):
         ofms.simulate(models=dictionary, stream=stream, rounds=1000)
+
+
+def test_none_is_not_given() -> None:
+    """A wrapper passes on what it has: None leaves a field to the stream, the experiment or the preset."""
+    dictionary, stream = regression_problem(clients=60, rounds=8)
+    options = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "100%", "preset": "theory"}
+    result = ofms.simulate(**options, clients=None, rounds=None, seed=None, window=None)
+    assert (result.config.clients, result.config.rounds, result.config.seed) == (60, 8, 0)
+    assert result.config.settings["window"] == 1
+    assert ofms.simulate(**options, clients=3).score.shape == (3,)
 
 
 def test_a_result_shows_itself(tmp_path: Path) -> None:
@@ -117,14 +128,20 @@ def test_a_result_shows_itself(tmp_path: Path) -> None:
     folder = result.save(tmp_path / "saved")
     again = ofms.simulate(str(folder / "config.toml"), models=dictionary, stream=stream)
     assert again.score.tolist() == result.score.tolist(), "what was saved can be repeated"
-    with pytest.raises(ofms.InvalidInput, match="something is there already"):
+    with pytest.raises(ofms.InvalidInput, match="it exists already"):
         result.save(folder)
 
 
 def test_what_the_same_choices_come_to_without_fine_tuning() -> None:
     """The frozen score of a run is that of its own votes on the dictionary as it was."""
     dictionary, stream = regression_problem()
-    common = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "100%", "learning_rate": 0.0}
+    common: dict[str, Any] = {
+        "models": dictionary,
+        "stream": stream,
+        "budget": "3",
+        "bandwidth": "100%",
+        "learning_rate": 0.0,
+    }
     tuned = ofms.simulate(preset="theory", fine_tuning_rate=0.05, **common)
     frozen = ofms.simulate(preset="theory", fine_tuning_rate=0, **common)
     # With a learning rate of 0 the choices do not depend on what was learnt.

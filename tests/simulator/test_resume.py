@@ -52,7 +52,7 @@ class StopAfter(StopRequest):
 def files(folder: Path) -> dict[str, object]:
     """What a run left, without what may differ: its time and its own path."""
     summary = json.loads((folder / "summary.json").read_text())
-    del summary["seconds"], summary["folder"]
+    del summary["seconds"], summary["client_seconds"], summary["folder"]
     arrays = {}
     for name in ("clients.npz", "history.npz"):
         with np.load(folder / name) as file:

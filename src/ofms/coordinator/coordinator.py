@@ -22,7 +22,9 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Integers
+from ofms.device.client_policy import describe_policy
 from ofms.models.dictionary import Dictionary
+from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.fleet import Fleet
 from ofms.policies.registry import build_policy, settings_type
 from ofms.policies.session import ServerSession
@@ -58,6 +60,8 @@ class Coordinator:
         The horizon T and the interval n, in samples.
     largest_update
         The largest norm of a device's update, in norms of the parameters that it updates.
+    trust
+        Packages that a policy outside the built-in ones may come from.
     """
 
     def __init__(
@@ -72,17 +76,21 @@ class Coordinator:
         settings: Mapping[str, Any] | None = None,
         seed: int = 0,
         largest_update: float = 1.0,
+        trust: Trust = NO_TRUST,
     ) -> None:
         dictionary.require_deployable()
         self.dictionary, self.seed, self.largest_update = dictionary, seed, largest_update
         self.name, self.settings = policy, dict(settings or {})
         self.fleet = Fleet(dictionary.catalogue(), np.asarray(budgets), bandwidth, Schedule(rounds, interval))
-        self.policy = build_policy(policy, msgspec.convert(self.settings, settings_type(policy)), self.fleet)
+        converted = msgspec.convert(self.settings, settings_type(policy, trust))
+        self.policy = build_policy(policy, converted, self.fleet, trust)
         self.deployment = secrets.token_hex(8)
         self.exchange = 0
         self.frozen = False
         self.session = ServerSession(self.policy, self.fleet.catalogue, bandwidth)
         self.state = self.session.open()
+        # Rejected here where a device could not read it.
+        self._described = describe_policy(self.policy, trust)
         self.tensors: list[Tensors] = [
             {name: tensor.clone() for name, tensor in model.tensors.items()} for model in dictionary.models
         ]
@@ -108,9 +116,8 @@ class Coordinator:
 
     def welcome(self, client: int) -> bytes:
         """The encoded welcome: what a device must know to take part from the next exchange on."""
-        return encode_welcome(
-            self._head(self.next_exchange), client, self.dictionary, self.fleet, self.name, self.settings, self.seed
-        )
+        head = self._head(self.next_exchange)
+        return encode_welcome(head, client, self.dictionary, self.fleet, self._described, self.seed)
 
     def receive(self, client: int, envelope: Envelope) -> list[str]:
         """Take a device's message; a line for each part that was refused. An invalid message raises.

@@ -14,7 +14,9 @@ from ofms.coordinator.files import SERVER, read_toml, split_address
 from ofms.coordinator.roster import read_roster
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
+from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.registry import setting_names
+from ofms.runs.schemas import TrustTable
 from ofms.runs.units import parse_bandwidth, parse_budgets
 from ofms.storage.files import write_whole
 
@@ -67,6 +69,7 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     largest_update: float = 1.0
     keep: int = 10
     settings: dict[str, Any] = {}
+    trust: TrustTable | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("interval", 1), ("keep", 1), ("seed", 0)):
@@ -76,6 +79,12 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             if not getattr(self, name) > 0:
                 raise InvalidInput(name, getattr(self, name), "give a number above 0")
         split_address(self.address)
+
+    def trusted(self, folder: Path) -> Trust:
+        """The packages whose factories and policies the server uses; their folders are relative to `server.toml`."""
+        if self.trust is None:
+            return NO_TRUST
+        return Trust(self.trust.packages, tuple(str(folder / each) for each in self.trust.folders))
 
 
 class Deployment:
@@ -90,13 +99,14 @@ class Deployment:
 
     def coordinator(self) -> Coordinator:
         """A coordinator for these devices, before the first exchange."""
-        dictionary = Dictionary.read(self.folder / self.config.models)
+        trust = self.config.trusted(self.folder)
+        dictionary = Dictionary.read(self.folder / self.config.models, trust=trust)
         largest = int(dictionary.catalogue().storage.max())
         budgets = np.concatenate(
             [parse_budgets(device.budget, largest=largest, clients=1) for device in self.roster.devices]
         )
         config = self.config
-        known = setting_names(config.policy)
+        known = setting_names(config.policy, trust)
         for name in config.settings.keys() - known:
             raise InvalidInput("settings", name, f"{config.policy} has {', '.join(sorted(known))}")
         try:
@@ -110,6 +120,7 @@ class Deployment:
                 settings=config.settings,
                 seed=config.seed,
                 largest_update=config.largest_update,
+                trust=trust,
             )
         except msgspec.ValidationError as error:
             raise InvalidInput("settings", config.settings, f"{error} ({self.folder / SERVER})") from None

@@ -32,7 +32,9 @@ from ofms.coordinator.files import (
 from ofms.coordinator.roster import DeviceEntry, Roster, read_roster, require_name, write_roster
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
+from ofms.plugins import trust_of
 from ofms.policies.fleet import require_budgets
+from ofms.runs.schemas import TrustTable
 from ofms.runs.units import parse_budgets
 from ofms.storage.files import require_writable, write_whole
 
@@ -41,12 +43,20 @@ _LOCAL = ("localhost", "127.0.0.1")
 
 
 def make_deployment(
-    folder: Path, address: str, models: Path, *, hosts: Sequence[str] = (), interval: int = 20, rounds: int = 100_000
+    folder: Path,
+    address: str,
+    models: Path,
+    *,
+    hosts: Sequence[str] = (),
+    interval: int = 20,
+    rounds: int = 100_000,
+    trust: Sequence[str] = (),
 ) -> None:
     """Create a deployment: `server.toml`, a certificate authority, and the server's certificate."""
     host, _ = split_address(address)
     ServerConfig(address=address, models=str(models), interval=interval, rounds=rounds)
-    Dictionary.read(models).require_deployable()
+    trusted = trust_of(trust)
+    Dictionary.read(models, trust=trusted).require_deployable()
     names = _names(list(dict.fromkeys([host, *hosts, *_LOCAL])))
     if (folder / SERVER).exists():
         raise InvalidInput("deployment", folder, "it is there already; leave out --server to add devices to it")
@@ -61,6 +71,9 @@ def make_deployment(
     content = TEMPLATE.format(
         address=json.dumps(address), models=json.dumps(str(models.absolute())), interval=interval, rounds=rounds
     )
+    if trusted.packages:
+        table = TrustTable(trusted.packages, trusted.folders)
+        content += "\n" + tomli_w.dumps({"trust": msgspec.to_builtins(table)})
     write_whole(folder / SERVER, content.encode())
 
 
@@ -93,7 +106,8 @@ def add_device(folder: Path, name: str, budget: str, address: str) -> Path:
 
 def _require_enough(folder: Path, budgets: Sequence[str]) -> None:
     """Refuse a budget that is too small for the dictionary, before anything is written."""
-    catalogue = Dictionary.read(folder / read_config(folder).models).catalogue()
+    config = read_config(folder)
+    catalogue = Dictionary.read(folder / config.models, trust=config.trusted(folder)).catalogue()
     largest = int(catalogue.storage.max())
     found = np.concatenate([parse_budgets(budget, largest=largest, clients=1) for budget in budgets])
     require_budgets(catalogue, found)

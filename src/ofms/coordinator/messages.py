@@ -19,11 +19,10 @@ def encode_welcome(
     client: int,
     dictionary: Dictionary,
     fleet: Fleet,
-    policy: str,
-    settings: Mapping[str, Any],
+    policy: Mapping[str, Any],
     seed: int,
 ) -> bytes:
-    """Encode what a device must know to build its policy and its networks."""
+    """Encode what a device must know: its policy with resolved rates, and how to build its networks."""
     models = [
         {
             "name": model.name,
@@ -35,19 +34,15 @@ def encode_welcome(
         }
         for model in dictionary.models
     ]
-    sizes, counts = np.unique(fleet.budgets, return_counts=True)
     values = {
         **head,
         "client": client,
         "seed": seed,
         "policy": policy,
-        "settings": dict(settings),
         "task": dictionary.task,
         "rounds": fleet.schedule.rounds,
         "interval": fleet.schedule.interval,
-        "bandwidth": fleet.bandwidth,
         "budget": int(fleet.budgets[client]),
-        "fleet": [list(pair) for pair in zip(sizes.tolist(), counts.tolist(), strict=True)],
         "models": models,
     }
     return encode(Envelope("welcome", values))

@@ -1,25 +1,34 @@
-"""Datasets: what each client sees, round by round, and what models are pre-trained on. One file a dataset."""
+"""Datasets: what each client sees, round by round, and what models are pre-trained on. One file per dataset."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import cast
 
 from ofms.core.errors import InvalidInput
 from ofms.data.stream import Dataset
+from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object
+
+_OURS = Trust(("ofms.data",))
+_PARTS = ("name", "task", "fetch", "check", "stream", "training_sets")
 
 MODULES = {
-    "digits": "ofms.data.digits",
-    "mnist": "ofms.data.mnist",
-    "cifar10": "ofms.data.cifar10",
-    "air": "ofms.data.air",
-    "wec": "ofms.data.wec",
-    "wec-synthetic": "ofms.data.wec_synthetic",
+    "digits": "ofms.data.digits:dataset",
+    "mnist": "ofms.data.mnist:dataset",
+    "cifar10": "ofms.data.cifar10:dataset",
+    "air": "ofms.data.air:dataset",
+    "wec": "ofms.data.wec:dataset",
+    "wec-synthetic": "ofms.data.wec_synthetic:dataset",
 }
 
 
-def load_dataset(name: str) -> Dataset:
-    """A dataset by name."""
-    if name not in MODULES:
-        raise InvalidInput("dataset", name, f"use one of {', '.join(MODULES)}")
-    return cast("Dataset", import_module(MODULES[name]).dataset)
+def load_dataset(name: str, trust: Trust = NO_TRUST) -> Dataset:
+    """A built-in dataset by name, or the user's own as `package.module:name` where its package is trusted."""
+    if name in MODULES:
+        return cast("Dataset", load_object(MODULES[name], field="dataset", trusted=_OURS))
+    if not is_reference(name):
+        raise InvalidInput("dataset", name, f"use one of {', '.join(MODULES)}, or your own as {SYNTAX}")
+    found = load_object(name, field="dataset", trusted=trust)
+    missing = [part for part in _PARTS if not hasattr(found, part)]
+    if missing:
+        raise InvalidInput("dataset", name, f"it has no {', '.join(missing)}; see ofms.data.stream.Dataset")
+    return cast("Dataset", found)

@@ -2,7 +2,7 @@
 
 Models are pre-trained on Dongsi and Dingling; clients see Aotizhongxin and Changping, in time order. Rows with a
 missing value are dropped. Feature vectors are divided by their largest Euclidean norm, targets scaled to [0, 1], both
-over the rows of all clients at the paper's size, so that a smaller run sees the same numbers.
+over the rows of all clients at the paper's size, so that a smaller run sees the same values.
 
 References
 ----------
@@ -16,7 +16,7 @@ import io
 import numpy as np
 
 from ofms.core.errors import InvalidInput
-from ofms.data.download import Remote, fetch_files, unzip
+from ofms.data.download import Archive, fetch_files
 from ofms.data.folder import VerifiedFiles
 from ofms.data.sites import Rows, rows_needed, site_stream, site_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
@@ -28,7 +28,7 @@ FEATURES = (
 TARGET = "NO2"
 TEST_SITES = ("Aotizhongxin", "Changping")
 TRAINING_SITES = ("Dongsi", "Dingling")
-_ROWS_TRAINED_AT_A_SITE = 30_000
+_TRAINING_ROWS_PER_SITE = 30_000
 _FILES = VerifiedFiles(
     "air",
     {
@@ -38,8 +38,8 @@ _FILES = VerifiedFiles(
         "PRSA_Data_Dongsi_20130301-20170228.csv": "6b446b87b3ba1acc81d055308cb032bd",
     },
 )
-# The host packs archives anew now and then; the files in them are what is checked.
-_ARCHIVE = Remote("https://archive.ics.uci.edu/static/public/501/beijing+multi+site+air+quality+data.zip")
+# No MD5: the host repacks the archive now and then. The files in it are verified.
+_ARCHIVE = Archive("https://archive.ics.uci.edu/static/public/501/beijing+multi+site+air+quality+data.zip")
 
 
 class Air:
@@ -50,7 +50,7 @@ class Air:
     summary = "hourly air quality at four sites in Beijing, predicting NO2"
 
     def fetch(self) -> None:
-        fetch_files(_FILES.folder, _FILES.md5, _FILES.require, lambda: unzip(_ARCHIVE.fetch(), _ARCHIVE.url))
+        fetch_files(_FILES.folder, _FILES.md5, _FILES.require, _ARCHIVE.fetch)
 
     def check(self) -> str:
         _FILES.check()
@@ -61,11 +61,11 @@ class Air:
         return site_stream({site: _read_site(site, needed) for site in TEST_SITES}, clients=clients, rounds=rounds)
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
-        return site_training_sets({site: _read_site(site, _ROWS_TRAINED_AT_A_SITE) for site in TRAINING_SITES})
+        return site_training_sets({site: _read_site(site, _TRAINING_ROWS_PER_SITE) for site in TRAINING_SITES})
 
 
 def _read_site(site: str, rows: int) -> Rows:
-    """Features and targets of a site's first complete rows; wind directions numbered as they first appear."""
+    """Features and targets of a site's first complete rows; wind directions are numbered in order of appearance."""
     try:
         import pandas
     except ImportError:

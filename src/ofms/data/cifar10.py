@@ -1,7 +1,7 @@
 """CIFAR-10: 60,000 colour images of 32×32 pixels in ten classes.
 
 The paper's partition: the 10,000 test images over 50 clients, five for each class, with 155 images of it and 5 of each
-other one. Models are pre-trained on the 5,000 images of one class and 500 of each other.
+other class. Models are pre-trained on the 5,000 images of one class and 500 of each other.
 
 References
 ----------
@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from ofms.core.typing import Integers
-from ofms.data.download import Remote, fetch_files, untar
+from ofms.data.download import Archive, fetch_files
 from ofms.data.folder import VerifiedFiles
 from ofms.data.images import Pixels, image_stream, image_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
@@ -30,7 +30,7 @@ _FILES = VerifiedFiles(
         f"{_FOLDER}/test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
     },
 )
-_ARCHIVE = Remote("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
+_ARCHIVE = Archive("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
 _PIXELS = 3 * 32 * 32
 
 
@@ -42,7 +42,7 @@ class Cifar10:
     summary = "60,000 colour images of 32×32 pixels in ten classes"
 
     def fetch(self) -> None:
-        fetch_files(_FILES.folder, _FILES.md5, _FILES.require, lambda: untar(_ARCHIVE.fetch(), _ARCHIVE.url))
+        fetch_files(_FILES.folder, _FILES.md5, _FILES.require, _ARCHIVE.fetch)
 
     def check(self) -> str:
         _FILES.check()
@@ -60,7 +60,7 @@ class Cifar10:
 
 
 def _read(batches: list[str]) -> tuple[Pixels, Integers]:
-    """Images [.., 3, 32, 32] and labels of some batches: a row is the label, then the pixels channel by channel."""
+    """Images [n, 3, 32, 32] and labels [n] of batches; a row holds the label, then the pixels channel by channel."""
     content = b"".join(_FILES.read(f"{_FOLDER}/{batch}.bin") for batch in batches)
     table = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + _PIXELS)
     return table[:, 1:].reshape(-1, 3, 32, 32), table[:, 0].astype(np.int64)

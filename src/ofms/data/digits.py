@@ -1,6 +1,6 @@
-"""Handwritten digits of 8×8 pixels, embedded in scikit-learn: no download.
+"""Handwritten digits of 8×8 pixels, included in scikit-learn: no download.
 
-The samples are split in two: models are pre-trained on one half, clients see the other one, drawn with replacement.
+Models are pre-trained on one half of the samples; clients see the other half, drawn with replacement.
 Client i sees mostly the digit i mod 10.
 """
 
@@ -26,7 +26,7 @@ class Digits:
     summary = "1,797 handwritten digits of 8×8 pixels, embedded in scikit-learn"
 
     def fetch(self) -> None:
-        """It comes with scikit-learn."""
+        """Nothing to download; it comes with scikit-learn."""
 
     def check(self) -> str:
         images, _ = _load()

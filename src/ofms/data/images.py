@@ -1,4 +1,4 @@
-"""Test images handed out to clients so that each sees mostly one class, none of them twice."""
+"""Partition of test images over clients: each client sees mostly one class, and no image is used twice."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ofms.data.stream import Stream, TrainingSet
 Pixels = npt.NDArray[np.uint8]
 
 CLIENTS, ROUNDS, CLASSES = 50, 200, 10
-_CLIENTS_A_CLASS = CLIENTS // CLASSES
+_CLIENTS_PER_CLASS = CLIENTS // CLASSES
 _STREAM, _TRAINING = 1, 2
 
 
 def image_stream(
     images: Pixels, labels: Integers, *, majority: int, others: int, clients: int, rounds: int, seed: int, name: str
 ) -> Stream:
-    """The paper's partition of a test set of 10,000 images over 50 clients of 200; a smaller run sees a part of it."""
+    """The paper's partition of 10,000 test images over 50 clients with 200 each; a smaller run uses a part of it."""
     if clients > CLIENTS or rounds > ROUNDS:
         raise InvalidInput(
             "clients × rounds",
@@ -33,11 +33,11 @@ def image_stream(
 
 
 def partition_classes(labels: Integers, *, majority: int, others: int, generator: np.random.Generator) -> Integers:
-    """[50, 200] indices of samples, each of them once.
+    """[50, 200] sample indices, each of them once.
 
-    Client i's own class is i mod 10. It gets up to `majority` samples of it, fewer where the class is too small to
-    leave `others` to every other client, at least `others` of each other class, and the rest of whatever is left,
-    of its own class last.
+    Client i's own class is i mod 10. It gets up to `majority` samples of it, fewer if the class is too small to
+    leave `others` to every other client; at least `others` of each other class; and its remaining samples from what is
+    not assigned yet, from its own class last.
 
     Examples
     --------
@@ -58,16 +58,16 @@ def partition_classes(labels: Integers, *, majority: int, others: int, generator
 
 
 def _class_counts(available: Integers, majority: int, others: int) -> Integers:
-    """[50, 10] how many samples of each class every client gets."""
+    """[50, 10] number of samples of each class per client."""
     own = np.arange(CLIENTS) % CLASSES
-    least = others * (CLIENTS - _CLIENTS_A_CLASS)
-    of_own = np.minimum(majority, (available - least) // _CLIENTS_A_CLASS)
+    least = others * (CLIENTS - _CLIENTS_PER_CLASS)
+    of_own = np.minimum(majority, (available - least) // _CLIENTS_PER_CLASS)
     counts = np.full((CLIENTS, CLASSES), others)
     counts[np.arange(CLIENTS), own] = of_own[own]
     left, wanted = available - counts.sum(axis=0), ROUNDS - counts.sum(axis=1)
     if left.min() < 0 or wanted.min() < 0 or left.sum() < wanted.sum():
         raise InvalidInput("labels", available.tolist(), "the classes are too uneven for the paper's partition")
-    # To the client that lacks most, from the fullest class; of its own one only when there is no other.
+    # To the client that lacks most, from the class with most samples left; from its own class only if no other is left.
     while wanted.any():
         client = int(np.argmax(wanted))
         each = int(np.argmax(np.where((np.arange(CLASSES) == own[client]) & (left > 0), 0.5, left)))
@@ -80,7 +80,7 @@ def _class_counts(available: Integers, majority: int, others: int) -> Integers:
 def image_training_sets(
     images: Pixels, labels: Integers, *, own_count: int, other_count: int, seed: int
 ) -> list[TrainingSet]:
-    """One training set a class, with few samples of the others."""
+    """One training set per class, with few samples of the other classes."""
     generator = random_generator(seed, _TRAINING)
     sets = []
     for each in range(CLASSES):
@@ -90,5 +90,5 @@ def image_training_sets(
 
 
 def scaled(pixels: AnyArray) -> npt.NDArray[np.float32]:
-    """Pixels between 0 and 1."""
+    """Pixels scaled to [0, 1]."""
     return np.divide(pixels, 255, dtype=np.float32)

@@ -1,7 +1,7 @@
 """MNIST: 70,000 handwritten digits of 28×28 pixels.
 
 The paper's partition: the 10,000 test images over 50 clients, five for each digit, with 133 to 140 images of it and at
-least 5 of each other one. Models are pre-trained on up to 6,000 images of one digit and 100 of each other.
+least 5 of each other digit. Models are pre-trained on up to 6,000 images of one digit and 100 of each other.
 
 References
 ----------
@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from ofms.core.typing import AnyArray, Integers
-from ofms.data.download import Remote, fetch_files, ungzip
+from ofms.data.download import Archive, fetch_files
 from ofms.data.folder import VerifiedFiles
 from ofms.data.images import Pixels, image_stream, image_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
@@ -27,9 +27,9 @@ _FILES = VerifiedFiles(
         "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
     },
 )
-# Where PyTorch keeps the files, since their first host is gone.
+# PyTorch's mirror; the original host is gone.
 _HOST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_PACKED = {
+_COMPRESSED_MD5 = {
     "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
     "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
@@ -63,7 +63,10 @@ class Mnist:
 
 
 def _download() -> dict[str, bytes]:
-    return {name: ungzip(Remote(f"{_HOST}{name}.gz", md5).fetch(), f"{name}.gz") for name, md5 in _PACKED.items()}
+    contents: dict[str, bytes] = {}
+    for name, md5 in _COMPRESSED_MD5.items():
+        contents |= Archive(f"{_HOST}{name}.gz", md5).fetch()
+    return contents
 
 
 def _read(part: str) -> tuple[Pixels, Integers]:
@@ -72,7 +75,7 @@ def _read(part: str) -> tuple[Pixels, Integers]:
 
 
 def _read_idx(name: str) -> AnyArray:
-    """An array of bytes in the IDX format: two zeros, the type, the number of dimensions, their sizes, the bytes."""
+    """An array in the IDX format: two zeros, the type, the number of dimensions, their sizes, the values."""
     content = _FILES.read(name)
     start = 4 + 4 * content[3]
     shape = np.frombuffer(content[4:start], dtype=">u4").tolist()

@@ -1,4 +1,4 @@
-"""Samples handed out to clients that each see mostly one class."""
+"""Sampling for clients that each see mostly one class."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ofms.core.typing import AnyArray, Integers
 
 
 def random_generator(seed: int, purpose: int) -> np.random.Generator:
-    """A generator of its own for each (seed, purpose) of data handling; 2⁶³ up, clear of the policies' draws."""
+    """An independent generator for each (seed, purpose); keys from 2⁶³ on do not collide with the policies' draws."""
     return np.random.Generator(np.random.Philox(key=np.array([seed, 2**63 + purpose], dtype=np.uint64)))
 
 
 def shuffled(count: int, generator: np.random.Generator) -> Integers:
-    """A random order of `count` things, from float64 numbers alone."""
+    """A random permutation of `count` items, derived from float64 draws alone."""
     return np.argsort(generator.random(count), kind="stable")
 
 
 def majority_streams(
     labels: npt.NDArray[np.int64], *, clients: int, rounds: int, share: float, generator: np.random.Generator
 ) -> Integers:
-    """[N, T] indices of samples, drawn with replacement: `share` of a client's are of its own class.
+    """[N, T] sample indices, drawn with replacement: a fraction `share` of a client's is of its own class.
 
-    Client i's class is i mod C; the other samples are spread evenly over the other classes, and the order is random.
+    Client i's class is i mod C; its other samples are spread evenly over the other classes, in random order.
 
     Examples
     --------

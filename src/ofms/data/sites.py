@@ -1,4 +1,4 @@
-"""Rows measured at sites: clients in the order of time at some sites, models trained at others."""
+"""Data measured at sites: clients see some sites in time order, models are trained on others."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ofms.data.stream import Stream, TrainingSet
 
 Rows = tuple[Floats, Floats]
 
-ROWS_SEEN_AT_A_SITE = 10_000
+STREAM_ROWS_PER_SITE = 10_000
 
 
 def rows_needed(clients: int, rounds: int) -> int:
-    """How many rows of each of the two sites to read: those of the paper's size at least, for equal scaling."""
-    return max(-(-clients // 2) * rounds, ROWS_SEEN_AT_A_SITE)
+    """Rows to read from each of the two sites; at least those of the paper's run, so that all runs are scaled alike."""
+    return max(-(-clients // 2) * rounds, STREAM_ROWS_PER_SITE)
 
 
 def site_stream(sites: dict[str, Rows], *, clients: int, rounds: int) -> Stream:
-    """Half of the clients at each of two sites; client i of a site sees its rows from i · rounds on.
+    """Half of the clients at each of two sites; client i of a site sees `rounds` rows from row i · rounds on.
 
     Feature vectors are divided by their largest Euclidean norm, targets scaled to [0, 1], both over all given rows.
     """
@@ -39,7 +39,7 @@ def site_stream(sites: dict[str, Rows], *, clients: int, rounds: int) -> Stream:
 
 
 def site_training_sets(sites: dict[str, Rows]) -> list[TrainingSet]:
-    """One training set a site, scaled alike."""
+    """One training set per site, on a common scale."""
     return [
         TrainingSet(name.lower(), x.astype(np.float32), y.astype(np.float32))
         for name, (x, y) in zip(sites, _scaled(list(sites.values())), strict=True)

@@ -1,4 +1,4 @@
-"""The stream: N clients × T samples, in the order in which each client meets them."""
+"""The stream: N clients × T samples, in the order in which each client receives them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Task = Literal["classification", "regression"]
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """What clients see.
+    """The samples of all clients.
 
     Attributes
     ----------
     x
         [N, T, ...] inputs.
     y
-        [N, T] class numbers, or values.
+        [N, T] class indices, or values.
 
     Examples
     --------
@@ -50,14 +50,14 @@ class Stream:
         return Stream(self.x[:clients, :rounds], self.y[:clients, :rounds], self.task)
 
     def fingerprint(self) -> str:
-        """Another one for other samples."""
+        """SHA-256 of samples, dtypes and task."""
         digest = hashlib.sha256(repr((self.x.shape, self.x.dtype, self.y.dtype, self.task)).encode())
         for values in (self.x, self.y):
             digest.update(np.ascontiguousarray(values).data)
         return digest.hexdigest()
 
     def require_sound(self) -> None:
-        """Refuse a stream without samples, of unequal parts, or with a number that is not finite."""
+        """Reject a stream that is empty, has mismatched shapes, or holds a value that is not finite."""
         if self.x.ndim < 2 or self.y.shape != self.x.shape[:2]:
             raise InvalidInput("stream", self.x.shape, f"inputs are [N, T, ...] and targets [N, T]; got {self.y.shape}")
         if 0 in self.x.shape:
@@ -85,24 +85,24 @@ class TrainingSet:
 
 
 class Dataset(Protocol):
-    """What a dataset's module offers as `dataset`."""
+    """The interface of a dataset, which its module provides as `dataset`."""
 
     name: str
     task: Task
     summary: str
 
     def fetch(self) -> None:
-        """Put what is missing into the data folder."""
+        """Download missing files into the data folder."""
         ...
 
     def check(self) -> str:
-        """Where the data is and that it is whole, in one line; raises `InvalidInput` where it is not."""
+        """Verify the files and say in one line where they are; raises `InvalidInput` if one is missing or damaged."""
         ...
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
-        """What the clients see."""
+        """The samples of the clients."""
         ...
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
-        """What the dictionary's models are trained on."""
+        """The samples that the dictionary's models are trained on."""
         ...

@@ -1,4 +1,4 @@
-"""A stream of one's own from a file: CSV, Parquet, or NumPy's `.npz`."""
+"""A stream from the user's own file: CSV, Parquet, or NumPy's `.npz`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class TableSource:
     Attributes
     ----------
     file
-        A `.csv` or `.parquet` table with a row a sample, or a `.npz` with arrays `x` [N, T, ...] and `y` [N, T].
+        A `.csv` or `.parquet` table with one row per sample, or a `.npz` with arrays `x` [N, T, ...] and `y` [N, T].
     task
         `classification` or `regression`.
     target
         The column to predict.
     client
-        The column that says whose sample it is; each client's rows come in the order of the file.
+        The column of clients; each client's rows come in the order of the file.
     features
         The columns that models see, in their order; all others by default.
     """
@@ -40,7 +40,7 @@ class TableSource:
     features: tuple[str, ...] | None = None
 
     def read(self) -> Stream:
-        """The stream; clients with more samples than the one with the fewest are cut to its length."""
+        """The stream; all clients are cut to the length of the shortest."""
         path = Path(self.file)
         if not path.is_file():
             raise InvalidInput("stream.file", self.file, "there is no such file; paths are relative to the experiment")
@@ -51,7 +51,7 @@ class TableSource:
         return self._from_table(path)
 
     def fingerprint(self) -> str:
-        """Another one for other content."""
+        """MD5 of the file's content."""
         try:
             return md5_of(Path(self.file).read_bytes())
         except OSError as error:

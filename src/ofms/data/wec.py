@@ -1,7 +1,7 @@
 """WEC: the power of farms of sixteen wave energy converters off four Australian sites (UCI 494).
 
 A row holds the sixteen x coordinates, the sixteen y coordinates, the sixteen powers and the total power, which is the
-target. Models are pre-trained on Sydney and Tasmania; clients see Adelaide and Perth, in the order of the rows.
+target. Models are pre-trained on Sydney and Tasmania; clients see Adelaide and Perth, in row order.
 
 References
 ----------
@@ -17,7 +17,7 @@ import numpy as np
 
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import Floats
-from ofms.data.download import Remote, fetch_files, unzip
+from ofms.data.download import Archive, fetch_files
 from ofms.data.folder import data_folder, read_file
 from ofms.data.sites import Rows, rows_needed, site_stream, site_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
@@ -25,10 +25,10 @@ from ofms.data.stream import Stream, Task, TrainingSet
 TEST_SITES = ("Adelaide", "Perth")
 TRAINING_SITES = ("Sydney", "Tasmania")
 ROWS, COLUMNS = 72_000, 49
-ROWS_TRAINED_AT_A_SITE = 70_000
-# No checksums are published: what is checked is the form.
+TRAINING_ROWS_PER_SITE = 70_000
+# No checksums are published; shape and values are checked instead.
 FILES = [f"{site}_Data.csv" for site in (*TEST_SITES, *TRAINING_SITES)]
-_ARCHIVE = Remote("https://archive.ics.uci.edu/static/public/494/wave+energy+converters.zip")
+_ARCHIVE = Archive("https://archive.ics.uci.edu/static/public/494/wave+energy+converters.zip")
 
 
 class Wec:
@@ -40,7 +40,7 @@ class Wec:
 
     def fetch(self) -> None:
         folder = data_folder() / self.name
-        fetch_files(folder, FILES, _parse, lambda: unzip(_ARCHIVE.fetch(), _ARCHIVE.url))
+        fetch_files(folder, FILES, _parse, _ARCHIVE.fetch)
 
     def check(self) -> str:
         for name in FILES:
@@ -52,7 +52,7 @@ class Wec:
         return site_stream({site: _read_site(site, needed) for site in TEST_SITES}, clients=clients, rounds=rounds)
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
-        return site_training_sets({site: _read_site(site, ROWS_TRAINED_AT_A_SITE) for site in TRAINING_SITES})
+        return site_training_sets({site: _read_site(site, TRAINING_ROWS_PER_SITE) for site in TRAINING_SITES})
 
 
 def split_columns(table: Floats) -> Rows:
@@ -69,7 +69,7 @@ def _read(name: str) -> Floats:
 
 
 def _parse(name: str, content: bytes) -> Floats:
-    """The rows of a site's file; refused where it has another form than the published one."""
+    """The rows of a site's file; rejects a file whose shape differs from the published one."""
     try:
         import pandas
     except ImportError:

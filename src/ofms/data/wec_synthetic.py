@@ -1,9 +1,9 @@
-"""Synthetic wave farms in WEC's format, for where its files are not to be had. None of its numbers was measured.
+"""Synthetic wave farms in WEC's format, for use where its files are unavailable. No value was measured.
 
 Sixteen converters lie at random in a square of 566 m. A site has a few wave directions with their shares, a wavelength
-and a power of a lone converter. A converter gains or loses by the waves that each other one scatters: by the cosine of
-the phase difference, falling off with the root of the distance. Layouts move slowly from row to row, as they
-do in the real files, which record searches for good layouts.
+and the power of a single converter. Waves scattered by each other converter add to or reduce a converter's power, in
+proportion to the cosine of the phase difference and to one over the square root of the distance. Layouts change slowly
+from row to row, as in the real files, which record searches for good layouts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ofms.core.typing import Floats
 from ofms.data.partition import random_generator
 from ofms.data.sites import Rows, rows_needed, site_stream, site_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
-from ofms.data.wec import ROWS_TRAINED_AT_A_SITE, TEST_SITES, TRAINING_SITES, split_columns
+from ofms.data.wec import TEST_SITES, TRAINING_ROWS_PER_SITE, TRAINING_SITES, split_columns
 
 _CONVERTERS = 16
 _SIDE = 566.0
 _STEP = 6.0
-_ROWS_A_SEARCH = 400
-_AT_ONCE = 4000
+_ROWS_PER_SEARCH = 400
+_ROWS_PER_BATCH = 4000
 _NEAREST = 50.0
 
 
@@ -49,44 +49,46 @@ class SyntheticWec:
 
     name = "wec-synthetic"
     task: Task = "regression"
-    summary = "SYNTHETIC wave farms in WEC's format; made here, nothing measured"
+    summary = "SYNTHETIC wave farms in WEC's format; generated, nothing measured"
 
     def fetch(self) -> None:
-        """It is made when it is needed."""
+        """Nothing to download; it is generated when needed."""
 
     def check(self) -> str:
-        return "wec-synthetic: made when it is needed; synthetic, nothing measured"
+        return "wec-synthetic: generated when needed; synthetic, nothing measured"
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
         needed = rows_needed(clients, rounds)
         return site_stream({site: _site(site, needed) for site in TEST_SITES}, clients=clients, rounds=rounds)
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
-        return site_training_sets({site: _site(site, ROWS_TRAINED_AT_A_SITE) for site in TRAINING_SITES})
+        return site_training_sets({site: _site(site, TRAINING_ROWS_PER_SITE) for site in TRAINING_SITES})
 
 
 def make_table(site: str, rows: int) -> Floats:
-    """[rows, 49] rows of a site in WEC's format; more rows begin with the same ones."""
+    """[rows, 49] rows of a site in WEC's format; a longer table begins with the same rows."""
     sea = _SEAS[site]
     generator = random_generator(0, 1000 + list(_SEAS).index(site))
     searches = []
-    for _ in range(-(-rows // _ROWS_A_SEARCH)):
+    for _ in range(-(-rows // _ROWS_PER_SEARCH)):
         start = _SIDE * generator.random((1, 2, _CONVERTERS))
-        steps = _STEP * (generator.random((_ROWS_A_SEARCH - 1, 2, _CONVERTERS)) - 0.5)
+        steps = _STEP * (generator.random((_ROWS_PER_SEARCH - 1, 2, _CONVERTERS)) - 0.5)
         searches.append(_reflected(np.cumsum(np.concatenate([start, steps]), axis=0)))
     layouts = np.concatenate(searches)[:rows]
-    powers = np.concatenate([_powers(layouts[first : first + _AT_ONCE], sea) for first in range(0, rows, _AT_ONCE)])
+    powers = np.concatenate(
+        [_powers(layouts[first : first + _ROWS_PER_BATCH], sea) for first in range(0, rows, _ROWS_PER_BATCH)]
+    )
     return np.concatenate([layouts[:, 0], layouts[:, 1], powers, powers.sum(axis=1, keepdims=True)], axis=1)
 
 
 def _reflected(positions: Floats) -> Floats:
-    """Positions that turn back at the sides of the square."""
+    """Positions reflected at the sides of the square."""
     folded: Floats = _SIDE - np.abs(positions % (2 * _SIDE) - _SIDE)
     return folded
 
 
 def _powers(layouts: Floats, sea: Sea) -> Floats:
-    """[rows, 16] the power of each converter of [rows, 2, 16] layouts."""
+    """[rows, 16] power of each converter for [rows, 2, 16] layouts."""
     apart = layouts[:, :, :, None] - layouts[:, :, None, :]
     distance = np.maximum(np.sqrt((apart**2).sum(axis=1)), _NEAREST)
     reach = np.sqrt(_NEAREST / distance) * (1 - np.eye(_CONVERTERS))

@@ -12,14 +12,15 @@ from typing import Any, get_args
 import msgspec
 
 from ofms.core.errors import InvalidInput
+from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.local_updates import LocalUpdate
 from ofms.policies.protocol import ClientPolicy, Policy
-from ofms.policies.registry import find_algorithm
+from ofms.policies.registry import load_algorithm
 
 _LOCAL_UPDATES = {kind.__name__: kind for kind in get_args(LocalUpdate)}
 
 
-def describe_policy(policy: Policy) -> dict[str, Any]:
+def describe_policy(policy: Policy, trust: Trust = NO_TRUST) -> dict[str, Any]:
     """The client half of a policy and how clients fine-tune; rejected where a device could not read it back."""
     local = policy.local
     try:
@@ -31,7 +32,7 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
             "observes": policy.observes,
             "reports_losses": policy.reports_losses,
         }
-        same = read_policy(values).client == policy.client
+        same = read_policy(values, trust).client == policy.client
     except (TypeError, ValueError, msgspec.ValidationError) as error:
         if isinstance(error, InvalidInput):
             raise
@@ -41,11 +42,11 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
     return values
 
 
-def read_policy(values: Mapping[str, Any]) -> ClientPolicy:
+def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPolicy:
     """The policy that was described."""
     local = None if values["local"] is None else dict(values["local"])
     return ClientPolicy(
-        client=msgspec.convert(values["client"], find_algorithm(str(values["name"])).client, str_keys=True),
+        client=msgspec.convert(values["client"], load_algorithm(str(values["name"]), trust).client, str_keys=True),
         local=None if local is None else msgspec.convert(local, _LOCAL_UPDATES[local.pop("kind")]),
         loss_bound=values["loss_bound"],
         observes=values["observes"],

@@ -30,6 +30,7 @@ from ofms.device.mailbox import Mailbox
 from ofms.device.memory import Waiting
 from ofms.device.messenger import Messenger
 from ofms.device.recorder import Recorder
+from ofms.plugins import trust_of
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ class Device:
         self._guard = threading.RLock()
         self._changed = threading.Condition(self._guard)
         self._mailbox = Mailbox(self.store)
-        self._recorder = Recorder(self.store, budget=budget, trust=trust, most=most_waiting, longest=longest_wait)
+        trusted = trust_of(trust)
+        self._recorder = Recorder(self.store, budget=budget, trust=trusted, most=most_waiting, longest=longest_wait)
         self._state = self._recorder.state
-        self._messenger = Messenger(self._recorder, self._guard, budget=budget, trust=trust)
+        self._messenger = Messenger(self._recorder, self._guard, budget=budget, trust=trusted)
         self._mail_thread = MailThread(self, self._mailbox) if mail else None
 
     def __enter__(self) -> Self:

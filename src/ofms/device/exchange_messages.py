@@ -48,7 +48,7 @@ class Granted:
 def require_own_fleet(envelope: Envelope, held_models: HeldModels) -> None:
     """Refuse a grant of another deployment or dictionary."""
     membership = held_models.membership
-    known = (membership.deployment, membership.fleet.catalogue.revision)
+    known = (membership.deployment, membership.catalogue.revision)
     if (envelope.values["deployment"], envelope.values["revision"]) != known:
         found = str(envelope.values["revision"])[:40]
         raise InvalidInput("message", found, "it is for another dictionary; ask for a welcome")
@@ -98,7 +98,7 @@ def write_request(
         arrays |= {f"delta.{model}.{name}": tensor.numpy() for name, tensor in delta.items()}
     values = {
         "deployment": membership.deployment,
-        "revision": membership.fleet.catalogue.revision,
+        "revision": membership.catalogue.revision,
         "client": membership.client,
         "exchange": exchange,
         "opening": memory.opening,

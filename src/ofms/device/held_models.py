@@ -36,11 +36,11 @@ class HeldModels:
         """Bytes that models take, including the copies that the policy works on."""
         local = self.membership.policy.local
         copies = local.copies if local is not None else 1
-        return copies * sum(int(self.membership.fleet.catalogue.storage[model]) for model in list(models))
+        return copies * sum(int(self.membership.catalogue.storage[model]) for model in list(models))
 
     def read(self, model: int, content: bytes) -> Tensors:
         """Decode the tensors of a model; refused unless names, shapes and types are those of its network."""
-        if not 0 <= model < len(self.membership.fleet.catalogue):
+        if not 0 <= model < len(self.membership.catalogue):
             raise InvalidInput("message", f"model {model}", "there is no such model in the dictionary")
         expected = self.membership.trainees.networks[model].state_dict()
         tensors = decode_tensors(content)
@@ -89,7 +89,7 @@ class HeldModels:
     def updates(self, exchange: int, tensors: Mapping[int, Tensors], samples: Sequence[Sample]) -> dict[int, Tensors]:
         """Updates of models by fine-tuning, before importance weighting."""
         local = self.membership.policy.local
-        window = tuning_window_of(local, self.membership.fleet.schedule, exchange)
+        window = tuning_window_of(local, self.membership.schedule, exchange)
         if local is None or window is None or not samples:
             return {}
         count = min(window.weights.size, len(samples))

@@ -37,7 +37,7 @@ def past_samples(membership: Membership, memory: Memory) -> list[Sample]:
     local = membership.policy.local
     if not isinstance(local, Adapted):
         return []
-    first = membership.fleet.schedule.span(memory.exchange)[0]
+    first = membership.schedule.span(memory.exchange)[0]
     past = past_window(first, local.window) if first >= local.warm_up else None
     before = len(memory.samples) - (memory.labelled if memory.open else 0)
     return [] if past is None or before <= 0 else list(memory.samples)[:before][-past.weights.size :]
@@ -69,7 +69,7 @@ def read_label(task: str, outputs: Mapping[int, AnyArray], y: float | int) -> fl
 
 def losses_of(membership: Membership, outputs: Mapping[int, AnyArray], y: float | int) -> Floats:
     """[1, K] selection losses of the observed models, NaN for others; all finite, or a refusal."""
-    losses = np.full((1, 1, len(membership.fleet.catalogue)), np.nan)
+    losses = np.full((1, 1, len(membership.catalogue)), np.nan)
     target = torch.tensor([y], dtype=torch.int64 if membership.task == "classification" else torch.float32)
     for model, output in outputs.items():
         losses[0, 0, model] = float(sample_losses(torch.from_numpy(output)[None], target, membership.task)[0])
@@ -91,7 +91,7 @@ def learn(membership: Membership, memory: Memory, id: int, y: float | int, losse
         # Late label: learn with the probabilities recorded at prediction.
         memory.state, _ = membership.session.learn(memory.state, plan, losses)
     memory.samples.append((waiting.x, y))
-    longest = membership.fleet.schedule.interval + (membership.policy.local.window if membership.policy.local else 0)
+    longest = membership.schedule.interval + (membership.policy.local.window if membership.policy.local else 0)
     while len(memory.samples) > longest:
         memory.samples.popleft()
     memory.forget_plans()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 
 import msgspec
 
@@ -12,13 +11,14 @@ from ofms.device.exchange_messages import read_grant, require_own_fleet, withdra
 from ofms.device.held_models import HeldModels
 from ofms.device.membership import read_membership
 from ofms.device.recorder import Recorder
+from ofms.plugins import Trust
 from ofms.storage.envelope import Envelope, decode
 
 
 class Messenger:
     """Handles one message at a time; `guard` is held only while the state changes, so that predictions go on."""
 
-    def __init__(self, recorder: Recorder, guard: threading.RLock, *, budget: int, trust: Sequence[str]) -> None:
+    def __init__(self, recorder: Recorder, guard: threading.RLock, *, budget: int, trust: Trust) -> None:
         self.lock = threading.RLock()
         self._recorder, self._guard = recorder, guard
         self._state, self._budget, self._trust = recorder.state, budget, trust

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -15,6 +14,7 @@ from ofms.device.membership import read_membership
 from ofms.device.memory import Memory, Waiting
 from ofms.device.state import DeviceState
 from ofms.device.store import Store
+from ofms.plugins import Trust
 from ofms.storage.envelope import decode
 
 _MOST_JOURNAL_BYTES = 64 * 2**20
@@ -23,7 +23,7 @@ _MOST_JOURNAL_BYTES = 64 * 2**20
 class Recorder:
     """Writes each event to the journal before it counts, and a snapshot after each message."""
 
-    def __init__(self, folder: Path, *, budget: int, trust: Sequence[str], most: int, longest: float) -> None:
+    def __init__(self, folder: Path, *, budget: int, trust: Trust, most: int, longest: float) -> None:
         self.store = Store(folder)
         # Whether the last snapshot failed, so that the journal does not belong to the state in memory.
         self._unwritten = False
@@ -59,7 +59,7 @@ class Recorder:
             self.snapshot()
 
 
-def _restore(store: Store, budget: int, trust: Sequence[str]) -> DeviceState:
+def _restore(store: Store, budget: int, trust: Trust) -> DeviceState:
     """The state of the last snapshot."""
     try:
         snapshot = store.snapshot()

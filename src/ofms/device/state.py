@@ -82,7 +82,7 @@ class DeviceState:
         self.held_models, self._predicting = HeldModels(membership), None
         self.memory = Memory(
             state=membership.join(),
-            losses=np.zeros(len(membership.fleet.catalogue)),
+            losses=np.zeros(len(membership.catalogue)),
             next_id=before.next_id,
             dropped=before.dropped + len(before.waiting),
         )
@@ -121,7 +121,7 @@ class DeviceState:
         memory.plans[grants.exchange] = plan
         self._predicting = None
         if open_plan is None or not _observes_the_same(open_plan, plan):
-            memory.losses, memory.labelled = np.zeros(len(held_models.membership.fleet.catalogue)), 0
+            memory.losses, memory.labelled = np.zeros(len(held_models.membership.catalogue)), 0
         memory.forget_plans()
 
     def begin_report(self, held_models: HeldModels) -> TuningTask:

@@ -1,1 +1,1 @@
-"""Tables and charts, of whatever is in them."""
+"""Tables and charts."""

@@ -1,4 +1,4 @@
-"""Pictures."""
+"""Charts of curves over rounds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ofms.storage.files import write_whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart by colour-blind readers.
+# Okabe and Ito's palette, for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """[T] something over rounds; [T] its spread over clients; and a bound on its last value, where there are any."""
+    """[T] values over rounds; optionally [T] their spread over clients, and a bound on the last value."""
 
     label: str
     values: Floats
@@ -33,9 +33,9 @@ class Curve:
 
 
 def new_figure(width: float, height: float, *, arranged: bool = True) -> Figure:
-    """An empty figure of some inches, or a line that says what is missing.
+    """An empty figure of a size in inches.
 
-    Where it is not arranged by matplotlib, which takes as long as drawing it, the caller places its axes.
+    With `arranged=False` the caller places the axes: matplotlib's layout takes as long as drawing.
     """
     try:
         from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[P
     figure = curves_figure(panels, ylabel=ylabel)
     import matplotlib
 
-    # The same curves make the same file.
+    # A fixed salt: the same curves give the same file.
     with matplotlib.rc_context({"svg.hashsalt": "ofms"}):
         for path in paths:
             kind, content = path.suffix.removeprefix("."), io.BytesIO()
@@ -66,7 +66,7 @@ def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str)
         for number, curve in enumerate(curves):
             colour = COLOURS[number % len(COLOURS)]
             rounds = np.arange(1, len(curve.values) + 1)
-            # The bound stands in the legend: beside its mark it would lie on curves, axes or other bounds.
+            # The bound's value is in the legend: beside its mark it would cover curves, axes or other bounds.
             bounded = "" if curve.bound is None else f", bound {curve.bound:.3f}"
             axes.plot(rounds, curve.values, color=colour, label=curve.label + bounded)
             if curve.low is not None and curve.high is not None:
@@ -86,7 +86,7 @@ def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str)
 
 
 def _heading(curves: Sequence[Curve]) -> str | None:
-    """What bands and triangles mean, where there are any."""
+    """The meaning of bands and triangles, if any."""
     meanings = []
     if any(curve.low is not None for curve in curves):
         meanings.append("mean over clients; band: 10 to 90 % of them")

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side: the first to the left, the others to the right.
+    """Columns side by side: the first aligned left, the others right.
 
     >>> print(format_table(["model", "bytes"], [["small", "12"], ["large", "3,456"]]))
     model  bytes
@@ -30,7 +30,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its name, what it shows, and strings; `bold` marks cells as (row, column).
+    """A table of strings, with a name and a title; `bold` marks cells as (row, column).
 
     Attributes
     ----------

@@ -33,10 +33,10 @@ from ofms.flower.processes import Process, free_port
 from ofms.flower.supervisor import Supervisor
 from ofms.models.dictionary import Dictionary
 from ofms.runs.config import RunConfig
+from ofms.runs.formatting import comparison_table
+from ofms.runs.result import Result
 from ofms.runs.units import human_bytes, parse_budgets
 from ofms.simulator.api import prepare, simulate
-from ofms.simulator.formatting import comparison_table
-from ofms.simulator.result import Result
 
 DEVICES, EXCHANGES, SAMPLES = 3, 5, 20
 _POLL_SECONDS = 0.2
@@ -184,7 +184,7 @@ def write_deployment(
 def show(players: list[Player], status: dict[str, Any], expected: Result, echo: Callable[[str], None]) -> int:
     """Print the results; 0 where devices chose and held what simulated clients did."""
     score = np.array([np.mean(player.right) for player in players])
-    deployed = replace(expected, clients={"score": score}, bound=None)
+    deployed = replace(expected, clients={"score": score}, figures=expected.figures | {"regret": None, "bound": None})
     echo(comparison_table([("deployed on Flower", deployed), ("simulated", expected)], expected))
     chosen, held = expected.history["prediction_weights"].argmax(axis=2), expected.history["held"]
     same = sum(

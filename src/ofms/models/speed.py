@@ -1,4 +1,4 @@
-"""What makes networks fast on few cores: one intra-op thread a worker, workers over models; channels last."""
+"""Speed on few cores: workers over models with one intra-op thread each, and the channels-last memory layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 @contextmanager
 def one_thread_a_worker() -> Iterator[None]:
-    """Within it, PyTorch uses one thread an operation, also in threads that are started meanwhile."""
+    """Within the block, PyTorch uses one thread per operation, also in threads that are started meanwhile."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -21,8 +21,8 @@ def one_thread_a_worker() -> Iterator[None]:
 
 
 def lay_channels_last(module: nn.Module) -> None:
-    """Move the weights of convolutions into the memory layout of the fast kernels."""
+    """Store the weights of convolutions in the memory layout of the fast kernels."""
     for parameter in module.parameters():
         if parameter.ndim == 4:
-            # Not `contiguous`: it leaves one input channel as it is, and the fast kernel is not taken then.
+            # Not `contiguous`: with one input channel it changes nothing, and the fast kernel is not used.
             parameter.data = torch.empty_like(parameter.data, memory_format=torch.channels_last).copy_(parameter.data)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any, cast
 
 from torch import nn
 
 from ofms.core.errors import InvalidInput
+from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object
 
 Factory = Callable[..., nn.Module]
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
-    """Fully connected layers with ReLU between them.
+    """A multi-layer perceptron with ReLU.
 
     >>> sum(parameter.numel() for parameter in mlp(14, [100] * 5, 1).parameters())
     42001
@@ -63,9 +63,9 @@ def vgg(
     pools = [True] * len(blocks) if pool is None else list(pool)
     rates = [0.0] * (len(blocks) + 1) if dropout is None else list(dropout)
     if len(pools) != len(blocks):
-        raise InvalidInput("pool", pools, f"give one flag a block: {len(blocks)}")
+        raise InvalidInput("pool", pools, f"give one flag per block: {len(blocks)}")
     if len(rates) != len(blocks) + 1:
-        raise InvalidInput("dropout", rates, f"give {len(blocks) + 1} rates: one a block and one for the dense layer")
+        raise InvalidInput("dropout", rates, f"give {len(blocks) + 1} rates: one per block and one for the dense layer")
     layers: list[nn.Module] = []
     for widths, pooled, rate in zip(blocks, pools, rates[:-1], strict=True):
         for units in widths:
@@ -91,32 +91,29 @@ def vgg(
 ZOO: dict[str, Factory] = {"mlp": mlp, "vgg": vgg}
 
 
-def build_module(architecture: str, options: Mapping[str, Any]) -> nn.Module:
-    """A network from the zoo, or from a user's `package.module:factory`."""
-    factory = ZOO.get(architecture) or _own_factory(architecture)
+def build_module(architecture: str, options: Mapping[str, Any], trust: Trust = NO_TRUST) -> nn.Module:
+    """A network from the zoo, or from the user's own `package.module:factory` where its package is trusted."""
+    factory = ZOO.get(architecture) or _own_factory(architecture, trust)
     try:
         module = factory(**options)
     except InvalidInput:
         raise
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:
+        # A factory of the user's may fail in any way.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InvalidInput(
-            "options", dict(options), f"architecture {architecture!r} does not take them: {error}"
+            "options", dict(options), f"architecture {architecture!r} does not take them: {reason}"
         ) from None
     if not isinstance(module, nn.Module):
         raise InvalidInput("architecture", architecture, "the factory must return a torch.nn.Module")
     return module
 
 
-def _own_factory(architecture: str) -> Factory:
-    package, colon, name = architecture.partition(":")
-    known = f"use one of {', '.join(ZOO)}, or 'package.module:factory' for your own"
-    if not colon:
+def _own_factory(architecture: str, trust: Trust) -> Factory:
+    if not is_reference(architecture):
+        known = f"use one of {', '.join(ZOO)}, or {SYNTAX} for your own"
         raise InvalidInput("architecture", architecture, known)
-    try:
-        factory = getattr(import_module(package), name)
-    except Exception as error:
-        # A module of the user's may fail in any way while it is imported.
-        raise InvalidInput("architecture", architecture, f"{type(error).__name__}: {error}; {known}") from None
+    factory = load_object(architecture, field="architecture", trusted=trust)
     if not callable(factory):
-        raise InvalidInput("architecture", architecture, f"it is not a function; {known}")
+        raise InvalidInput("architecture", architecture, "it is not a function that makes a network")
     return cast("Factory", factory)

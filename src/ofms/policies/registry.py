@@ -1,57 +1,64 @@
-"""Policies by name: one of ours, or `package.module:name` of one's own, which refers to an `Algorithm`."""
+"""Policies by name: a built-in one, or the user's own as `package.module:name`, an `Algorithm`."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields, replace
-from importlib import import_module
 from typing import Any
 
 from ofms.core.errors import InvalidInput
+from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object, module_of, trust_of
 from ofms.policies import MODULES
 from ofms.policies.fleet import Fleet, require_budgets
 from ofms.policies.protocol import Algorithm, Policy
 from ofms.policies.settings import check_settings
 
+_OURS = Trust(("ofms.policies",))
 
-def setting_names(policy: str) -> frozenset[str]:
+
+def load_algorithm(policy: str, trust: Trust = NO_TRUST) -> Algorithm:
+    """A policy's settings, client and builder; imported only where it is built in or trusted."""
+    require_policy_name("policy", policy)
+    ours = policy in MODULES
+    found = load_object(MODULES.get(policy, policy), field="policy", trusted=_OURS if ours else trust)
+    if not isinstance(found, Algorithm):
+        kind = type(found).__name__
+        raise InvalidInput("policy", policy, f"it is a {kind}; name an Algorithm(settings, client, build)")
+    return found
+
+
+def require_policy_name(field: str, policy: str) -> None:
+    """Refuse what is neither a built-in policy nor a reference; nothing is imported."""
+    if policy not in MODULES and not is_reference(policy):
+        raise InvalidInput(field, policy, f"use one of {', '.join(MODULES)}, or your own as {SYNTAX}")
+
+
+def trust_in(policy: str) -> Trust:
+    """The trust in a policy that the user names in a command or a call: its module, if it is the user's own."""
+    return trust_of(module_of(policy)) if is_reference(policy) else NO_TRUST
+
+
+def setting_names(policy: str, trust: Trust = NO_TRUST) -> frozenset[str]:
     """The names of a policy's settings.
 
     >>> sorted(setting_names("mab"))
     ['exploration', 'learning_rate', 'loss_bound']
     """
-    return frozenset(field.name for field in fields(settings_type(policy)))
+    return frozenset(field.name for field in fields(settings_type(policy, trust)))
 
 
-def settings_type(policy: str) -> type[Any]:
+def settings_type(policy: str, trust: Trust = NO_TRUST) -> type[Any]:
     """The dataclass of a policy's settings."""
-    return find_algorithm(policy).settings
+    return load_algorithm(policy, trust).settings
 
 
 def policy_summary(policy: str) -> str:
-    """The first line of a policy's description."""
-    return str(import_module(find_algorithm(policy).build.__module__).__doc__).splitlines()[0]
+    """The first line of the docstring of a policy's module."""
+    return str(inspect.getdoc(inspect.getmodule(load_algorithm(policy).build))).splitlines()[0]
 
 
-def build_policy(policy: str, settings: Any, fleet: Fleet) -> Policy:
+def build_policy(policy: str, settings: Any, fleet: Fleet, trust: Trust = NO_TRUST) -> Policy:
     """A policy for a fleet, once its settings and the fleet's budgets are checked."""
     require_budgets(fleet.catalogue, fleet.budgets)
     check_settings(settings)
-    return replace(find_algorithm(policy).build(settings, fleet), name=policy)
-
-
-def find_algorithm(policy: str) -> Algorithm:
-    """The algorithm of a name."""
-    reference = MODULES.get(policy, policy)
-    remedy = f"use one of {', '.join(MODULES)}, or your own as package.module:name"
-    module, colon, name = reference.partition(":")
-    if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
-        raise InvalidInput("policy", policy, remedy)
-    try:
-        found = getattr(import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise InvalidInput("policy", policy, remedy) from None
-        raise InvalidInput("policy", policy, f"it cannot be imported ({error})") from None
-    if not isinstance(found, Algorithm):
-        raise InvalidInput("policy", policy, f"{name!r} of {module} is no ofms.policies.Algorithm")
-    return found
+    return replace(load_algorithm(policy, trust).build(settings, fleet), name=policy)

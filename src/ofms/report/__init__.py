@@ -1,1 +1,1 @@
-"""What people look at: tables and pictures."""
+"""The HTML report of runs; descriptions of dictionaries and bounds."""

@@ -1,14 +1,16 @@
-"""The theorems' bounds for a setting, in figures."""
+"""Clusters, rates and regret bounds of OFMS-FT for a configuration."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from ofms.core.errors import InvalidInput
 from ofms.core.packing import partition_models
 from ofms.core.regret_bounds import server_bound
 from ofms.drawing.tables import format_table
+from ofms.plugins import Trust
 from ofms.policies import ofms_ft
 from ofms.policies import ofms_ft_theory as theory
 from ofms.policies.registry import build_policy
@@ -18,13 +20,18 @@ from ofms.simulator.api import prepare
 
 
 def describe_bounds(
-    experiment: str, given: dict[str, Any], *, distance: float | None = None, gradient: float | None = None
+    experiment: str,
+    given: dict[str, Any],
+    *,
+    distance: float | None = None,
+    gradient: float | None = None,
+    trust: Trust | Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Clusters, rates and bounds for every distinct budget, and those of the server."""
+    """Clusters, rates and bounds for every distinct budget, and for the server."""
     for name, value in (("distance", distance), ("gradient", gradient)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise InvalidInput(name, value, "give a number of at least 0")
-    config, dictionary = prepare(experiment, given={"preset": "theory"} | given)
+    config, dictionary = prepare(experiment, trust=trust, given={"preset": "theory"} | given)
     settings: ofms_ft.Settings = config.policy_settings()
     fleet = config.fleet(dictionary.catalogue())
     policy = build_policy("ofms-ft", settings, fleet)

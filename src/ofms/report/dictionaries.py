@@ -1,4 +1,4 @@
-"""What there is to know about a dictionary before one uses it."""
+"""Description of a dictionary: models, costs, smallest budget, clusters by budget, deployability."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ofms.core.errors import InvalidInput
 from ofms.core.packing import fewest_clusters, partition_models, smallest_budget
 from ofms.drawing.tables import format_table
 from ofms.models.dictionary import Dictionary
@@ -15,7 +16,7 @@ _BUDGETS_SHOWN = (2, 3, 5, 10)
 
 
 def describe_dictionary(dictionary: Dictionary) -> dict[str, Any]:
-    """Models, costs, the smallest budget, and the clusters that some budgets give."""
+    """Models, costs, the smallest budget, and the number of clusters for some budgets."""
     catalogue = dictionary.catalogue()
     largest = int(catalogue.storage.max())
     least = smallest_budget(catalogue.storage)
@@ -49,7 +50,17 @@ def describe_dictionary(dictionary: Dictionary) -> dict[str, Any]:
         ],
         "smallest_budget": least,
         "budgets": budgets,
+        "not_deployable": _why_not_deployable(dictionary),
     }
+
+
+def _why_not_deployable(dictionary: Dictionary) -> str | None:
+    """Why devices cannot use a dictionary; None if they can."""
+    try:
+        dictionary.require_deployable()
+    except InvalidInput as error:
+        return str(error)
+    return None
 
 
 def dictionary_tables(facts: dict[str, Any]) -> str:
@@ -70,7 +81,7 @@ def dictionary_tables(facts: dict[str, Any]) -> str:
         ],
     )
     budgets = format_table(
-        ["budget", "bytes", "clusters at most", "μ"],
+        ["budget", "bytes", "most clusters", "μ"],
         [
             [
                 str(row["budget"]),
@@ -81,15 +92,16 @@ def dictionary_tables(facts: dict[str, Any]) -> str:
             for row in facts["budgets"]
         ],
     )
-    least = facts["smallest_budget"]
+    least, reason = facts["smallest_budget"], facts["not_deployable"]
     return (
         f"{len(facts['models'])} models for {facts['task']}, revision {facts['revision']}\n\n{models}\n\n"
-        f"smallest budget: {least:,} bytes ({least / largest:.3f} of the largest model)\n\n{budgets}"
+        f"smallest budget: {least:,} bytes ({least / largest:.3f} of the largest model)\n\n{budgets}\n\n"
+        f"deployable: {'yes' if reason is None else f'no: {reason}'}"
     )
 
 
 def format_range(bounds: list[int]) -> str:
-    """An exact number, or what is known of it.
+    """An exact number, or its known range.
 
     >>> format_range([5, 5]), format_range([5, 6])
     ('5', '5 to 6')

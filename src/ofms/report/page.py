@@ -1,4 +1,4 @@
-"""The report: one self-contained page of a run, or of several side by side."""
+"""The report: one self-contained HTML page of one or several runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import Table
 from ofms.report import charts
-from ofms.report.runs import FinishedRun, read_run
+from ofms.report.heatmaps import shares_chart, weights_chart
+from ofms.runs.formatting import format_bound, format_regret, format_score, scale
+from ofms.runs.result import Result
 from ofms.runs.units import human_bytes
 from ofms.storage.files import require_writable, write_whole
 
@@ -22,20 +24,25 @@ _MOST_CLIENTS = 10
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the page of some runs: beside the run for one, into the current folder for several, or to `out`."""
+    """Write the page of some runs: into the folder of a single run, the current one for several, or to `out`."""
     if not folders:
         raise InvalidInput("run", "none", "there is no run's folder to show; name one")
-    runs = [read_run(folder) for folder in folders]
+    runs = [Result.load(folder) for folder in folders]
+    for run, folder in zip(runs, folders, strict=True):
+        if run.folder is None:
+            raise InvalidInput("run", folder, "a cell keeps too little for a page; name a run's folder")
     metrics = {run.metric for run in runs}
     if len(metrics) > 1:
-        raise InvalidInput("run", folders[-1], f"runs with {' and '.join(sorted(metrics))} have no page in common")
+        raise InvalidInput(
+            "run", folders[-1], f"runs measured by {' and '.join(sorted(metrics))} cannot share a page; name one kind"
+        )
     path = out if out is not None else (folders[0] / NAME if len(folders) == 1 else Path(NAME))
     require_writable(path.parent)
-    write_whole(path, render(_named_apart(runs)).encode())
+    write_whole(path, render(_with_distinct_names(runs)).encode())
     return path
 
 
-def render(runs: Sequence[FinishedRun]) -> str:
+def render(runs: Sequence[Result]) -> str:
     """The page as HTML."""
     try:
         from jinja2 import Environment
@@ -57,61 +64,56 @@ def render(runs: Sequence[FinishedRun]) -> str:
     )
 
 
-def headline(run: FinishedRun) -> list[tuple[str, str]]:
-    """The figures that a reader wants first."""
-    summary, config = run.summary, run.config
-    factor, unit = charts.scale(run.metric)
-    score = run.clients["score"]
-    figures = [
-        (f"{run.metric}, mean ± std over clients", f"{factor * score.mean():.2f} ± {factor * score.std():.2f} {unit}")
-    ]
-    if summary["regret"] is not None:
-        figures.append(("average regret", f"{summary['regret'] / config.rounds:.4f}"))
-        bound = summary["bound"]
-        figures.append(("its bound", "not covered" if bound is None else f"{bound / config.rounds:.4f}"))
-        figures.append(("best model in hindsight", f"{factor * summary['best_in_hindsight']:.2f} {unit}"))
-    if summary.get("frozen") is not None:
-        figures.append(("the same choices, frozen", f"{factor * summary['frozen']:.2f} {unit}"))
+def headline(run: Result) -> list[tuple[str, str]]:
+    """The most important figures of a run."""
+    figures, config = run.figures, run.config
+    factor, unit = scale(run.metric)
+    shown = [(f"{run.metric}, mean ± std over clients", format_score(run.score, run.metric))]
+    if figures["regret"] is not None:
+        shown.append(("average regret", format_regret(run)))
+        shown.append(("its bound", format_bound(run)))
+        shown.append(("best model in hindsight", f"{factor * figures['best_in_hindsight']:.2f} {unit}"))
+    if figures["frozen"] is not None:
+        shown.append(("same choices, frozen dictionary", f"{factor * figures['frozen']:.2f} {unit}"))
     exchanges = -(-config.rounds // config.interval) * config.clients
-    figures.append(("down, a client and exchange", human_bytes(summary["bytes_down"] / exchanges)))
-    figures.append(("up, a client and exchange", human_bytes(summary["bytes_up"] / exchanges)))
-    figures.append(("most held, of the budget", _most_held(run)))
-    return figures
+    shown.append(("down, per client and exchange", human_bytes(figures["bytes_down"] / exchanges)))
+    shown.append(("up, per client and exchange", human_bytes(figures["bytes_up"] / exchanges)))
+    share = run.clients["most_held"] / run.clients["budget"]
+    shown.append(("most memory used, of the budget", f"{100 * float(share.max()):.0f} %"))
+    return shown
 
 
-def figures_table(runs: Sequence[FinishedRun]) -> Table:
+def figures_table(runs: Sequence[Result]) -> Table:
     """The runs' figures side by side."""
-    factor, unit = charts.scale(runs[0].metric)
-    rows = []
-    for run in runs:
-        summary, rounds = run.summary, run.config.rounds
-        score = run.clients["score"]
-        rows.append(
-            [
-                run.name,
-                f"{factor * score.mean():.2f} ± {factor * score.std():.2f}",
-                *(_scaled(summary.get(key), factor) for key in ("frozen", "random_model", "best_in_hindsight")),
-                _scaled(summary["regret"], 1 / rounds, 4),
-                "not covered" if summary["bound"] is None else f"{summary['bound'] / rounds:.4f}",
-                human_bytes(summary["bytes_down"]),
-                human_bytes(summary["bytes_up"]),
-                f"{summary['seconds']:.1f}",
-            ]
-        )
-    header = ["run", f"{runs[0].metric} ({unit})", "frozen", "random model", "best in hindsight", "average regret"]
+    metric = runs[0].metric
+    factor, unit = scale(metric)
+    rows = [
+        [
+            run.name,
+            format_score(run.score, metric).removesuffix(f" {unit}"),
+            *(_scaled(run.figures[key], factor) for key in ("frozen", "random_model", "best_in_hindsight")),
+            format_regret(run),
+            format_bound(run),
+            human_bytes(run.figures["bytes_down"]),
+            human_bytes(run.figures["bytes_up"]),
+            f"{run.figures['seconds']:.1f}",
+        ]
+        for run in runs
+    ]
+    header = ["run", f"{metric} ({unit})", "frozen", "random model", "best in hindsight", "average regret"]
     header += ["its bound", "down", "up", "seconds"]
-    best = max if runs[0].metric == "accuracy" else min
     notes = ["Mean ± standard deviation over clients."]
-    if _reasons(runs):
-        notes.append(f"Why a bound is missing: {_reasons(runs)}.")
+    reasons = sorted({str(run.figures["not_covered"]) for run in runs if run.figures["not_covered"]})
+    if reasons:
+        notes.append(f"Why a bound is missing: {'; '.join(reasons)}.")
     if len(runs) > 1:
-        winner = best(runs, key=lambda run: run.summary["mean"])
-        notes.insert(0, f"Best by its mean: {winner.name}.")
+        best = max if metric == "accuracy" else min
+        notes.insert(0, f"Best by its mean: {best(runs, key=lambda run: run.mean).name}.")
     return Table("runs", "Figures", header, rows, notes=notes)
 
 
-def _sections(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
-    """What is drawn over rounds."""
+def _sections(runs: Sequence[Result]) -> list[dict[str, Any]]:
+    """The charts over rounds."""
     return [
         {
             "title": "Over rounds",
@@ -123,34 +125,33 @@ def _sections(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
         },
         {
             "title": "Fine-tuning",
-            "text": "Against the same choices with the dictionary as it was at the start; and who shares the uplink.",
+            "text": "Compared with the same choices on the initial dictionary; and the groups that share the uplink.",
             "charts": [
                 ("Gain over the frozen dictionary", charts.gain_chart(runs)),
-                ("Groups", charts.groups_chart(runs)),
+                ("Upload groups", charts.groups_chart(runs)),
             ],
         },
         {
             "title": "Memory and bandwidth",
-            "text": "A model that a client has in its newest version is not sent again.",
+            "text": "A model whose newest version a client holds is not sent again.",
             "charts": [("Memory", charts.memory_chart(runs)), ("Bytes", charts.bytes_chart(runs))],
         },
     ]
 
 
-def _weights(run: FinishedRun) -> dict[str, Any]:
-    followed = run.history["probability"].shape[1] if "probability" in run.history else 0
+def _weights(run: Result) -> dict[str, Any]:
+    recorded = run.history["probability"].shape[1] if "probability" in run.history else 0
     return {
         "name": run.name,
-        "shares": charts.shares_chart(run),
+        "shares": shares_chart(run),
         "clients": [
-            {"number": client, "chart": charts.weights_chart(run, client)}
-            for client in range(min(followed, _MOST_CLIENTS))
+            {"number": client, "chart": weights_chart(run, client)} for client in range(min(recorded, _MOST_CLIENTS))
         ],
     }
 
 
-def _facts(run: FinishedRun) -> dict[str, Any]:
-    factor, unit = charts.scale(run.metric)
+def _facts(run: Result) -> dict[str, Any]:
+    factor, unit = scale(run.metric)
     held, chosen = run.clients["held_share"].mean(axis=0), run.clients["prediction_share"].mean(axis=0)
     alone = run.clients["model_score"].mean(axis=0) if "model_score" in run.clients else np.full(held.size, np.nan)
     return {
@@ -161,17 +162,17 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
             for name, often, predicted_share, score in zip(_model_names(run), held, chosen, alone, strict=True)
         ],
         "toml": run.config.to_toml(),
-        "revision": run.summary["revision"],
+        "revision": run.figures["revision"],
     }
 
 
-def _model_names(run: FinishedRun) -> list[str]:
-    """The models' names, with the numbers that the charts show them by."""
-    return [f"{index}: {name}" for index, name in enumerate(run.summary["models"])]
+def _model_names(run: Result) -> list[str]:
+    """The models' names, with their numbers in the charts."""
+    return [f"{index}: {name}" for index, name in enumerate(run.figures["models"])]
 
 
-def _named_apart(runs: list[FinishedRun]) -> list[FinishedRun]:
-    """Runs whose names differ: the policies' where those do, else the folders', with a number where they do not."""
+def _with_distinct_names(runs: list[Result]) -> list[Result]:
+    """Name runs by their policies where those differ, otherwise by their folders, numbered where those repeat."""
     policies = [run.config.policy for run in runs]
     if len(set(policies)) == len(runs) > 1:
         return [replace(run, name=run.config.policy) for run in runs]
@@ -184,14 +185,5 @@ def _named_apart(runs: list[FinishedRun]) -> list[FinishedRun]:
     return named
 
 
-def _most_held(run: FinishedRun) -> str:
-    share = run.clients["most_held"] / run.clients["budget"]
-    return f"{100 * float(share.max()):.0f} %"
-
-
-def _reasons(runs: Sequence[FinishedRun]) -> str:
-    return "; ".join(sorted({str(run.summary["not_covered"]) for run in runs if run.summary.get("not_covered")}))
-
-
-def _scaled(value: float | None, factor: float, digits: int = 2) -> str:
-    return "–" if value is None else f"{factor * value:.{digits}f}"
+def _scaled(value: float | None, factor: float) -> str:
+    return "–" if value is None else f"{factor * value:.2f}"

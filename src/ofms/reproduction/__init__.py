@@ -1,1 +1,1 @@
-"""What the paper measured, run again: its tables and its figure, cell by cell, beside the published figures."""
+"""The paper's tables and figure, run again cell by cell, beside the published figures."""

@@ -1,4 +1,4 @@
-"""How much of which cells a table shows, and what a table comes to."""
+"""Which cells a table shows, how many of them, and the sections that hold tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ofms.data.folder import data_folder
 from ofms.data.wec import FILES as WEC_FILES
 from ofms.drawing.charts import Curve
 from ofms.drawing.tables import Table
-from ofms.reproduction.cells import Cell, CellStore, Record
+from ofms.reproduction.cells import Cell, CellStore
+from ofms.runs.result import Result
 
 POLICIES = {
     "mab": "MAB",
@@ -38,33 +39,33 @@ IMAGE_SETS = ("mnist", "cifar10")
 
 
 def title_of(experiment: str) -> str:
-    """What a column is called; an experiment of one's own by its file's name."""
+    """The title of a column; for a user's own experiment, its file's name."""
     return TITLES.get(experiment, Path(experiment).stem)
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run: the paper's size, or a part of it that takes minutes."""
+    """How much is run: the paper's size, or a smaller one that takes minutes."""
 
     quick: bool = False
     seeds: int | None = None
     first_seed: int = 0
 
     def given(self, experiment: str) -> dict[str, Any]:
-        """What is smaller than in the paper."""
+        """The settings that make an experiment smaller than in the paper."""
         if not self.quick:
             return {}
         return {"clients": 5, "rounds": 56} if experiment in IMAGE_SETS else {"clients": 20, "rounds": 100}
 
     def seed_range(self, experiment: str) -> range:
-        """Five seeds, two when quick; one for the large image sets."""
+        """Five seeds by default, two when quick, one for the large image sets."""
         default = 1 if experiment in IMAGE_SETS else 2 if self.quick else 5
         return range(self.first_seed, self.first_seed + (default if self.seeds is None else self.seeds))
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture to draw: panels side by side, each a title and its curves."""
+    """A chart with panels side by side, each a title and its curves."""
 
     name: str
     title: str
@@ -74,7 +75,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """What one target comes to."""
+    """Tables and charts of one target."""
 
     name: str
     title: str
@@ -85,33 +86,33 @@ class Section:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where cells come from, for which columns (asked for by name where they are `chosen`), and how much of them."""
+    """The store of cells, the columns (`chosen` if the user named them), and the size of runs."""
 
     store: CellStore
     columns: Sequence[str]
     size: Size = field(default_factory=Size)
     chosen: bool = False
 
-    def runs(self, experiment: str, policy: str = "ofms-ft", **given: Any) -> list[Record]:
-        """The finished runs of a cell of a table, one for each seed."""
+    def runs(self, experiment: str, policy: str = "ofms-ft", **given: Any) -> list[Result]:
+        """The results behind one entry of a table, one per seed."""
         size = self.size.given(experiment)
-        return self.store.records(
+        return self.store.results(
             Cell(experiment, policy, seed, size | given) for seed in self.size.seed_range(experiment)
         )
 
     def has_cells(self, experiment: str) -> bool:
-        """Whether there may be cells of an experiment to show, or they may be run."""
+        """Whether an experiment's cells can be shown or run."""
         return self.store.runs_missing or self.store.has_dictionary(experiment)
 
     def small_columns(self) -> list[str]:
-        """Those whose runs take seconds."""
+        """The columns whose runs take seconds."""
         return [column for column in self.columns if column not in IMAGE_SETS]
 
 
 def columns_here() -> list[str]:
-    """The paper's four datasets; synthetic wave farms where the real ones are not there."""
+    """The paper's four datasets, with synthetic wave farms if the real ones are missing."""
     if not any((data_folder() / "wec" / name).exists() for name in WEC_FILES):
         return ["cifar10", "mnist", "air", "wec-synthetic"]
-    # Damaged ones are refused here: nobody shall take the synthetic figures for theirs.
+    # Reject damaged files here, so that synthetic figures are never taken for real ones.
     load_dataset("wec").check()
     return ["cifar10", "mnist", "air", "wec"]

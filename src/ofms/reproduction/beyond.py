@@ -1,4 +1,4 @@
-"""What the paper lacks and its readers would ask for next: which cells each table shows."""
+"""Measurements beyond the paper's: which cells each table shows."""
 
 from __future__ import annotations
 
@@ -16,73 +16,73 @@ from ofms.drawing.tables import Table
 from ofms.policies.fleet import Fleet
 from ofms.policies.ofms_ft import Settings, build
 from ofms.reproduction.bench import IMAGE_SETS, Bench, Figure, Section, title_of
-from ofms.reproduction.cells import Record
+from ofms.reproduction.comparison import comparison
 from ofms.reproduction.convex import Problem, server_curve
-from ofms.reproduction.published import comparison
 from ofms.reproduction.summaries import (
-    bytes_a_round,
-    record_data,
-    scale,
+    bytes_per_round,
+    mean_figure,
+    result_data,
     show,
     summarise,
     synthetic_note,
     unit,
 )
+from ofms.runs.result import Result
 
 _SERVER_SEEDS = 5
 
 
 def digits(bench: Bench) -> Section:
-    """All policies on the data that comes with scikit-learn: minutes, for anybody."""
+    """All policies on the digits of scikit-learn, in minutes and without a download."""
     if bench.chosen and "digits" not in bench.columns:
-        return Section("digits", "Digits", "Not asked for.")
+        return Section("digits", "Digits", "Not requested.")
     section = comparison(replace(bench, columns=["digits"]))
     tables = [
         replace(table, name=name) for name, table in zip(("digits", "digits-traffic"), section.tables, strict=True)
     ]
-    text = "The same policies on small networks, where nothing has to be downloaded; the paper has no such column."
+    text = "The same policies on small networks, without a download; the paper has no such column."
     return Section("digits", "Digits", text, tables)
 
 
 def gain(bench: Bench) -> Section:
-    """What fine-tuning adds to selection from a frozen dictionary, and what it does to the models."""
-    header = ["", "fine-tuned", "frozen", "with the mean of (3r2)", "a random model", "the best in hindsight"]
+    """Gain of fine-tuning over selection from a frozen dictionary, and its effect on the models."""
+    header = ["", "fine-tuned", "frozen", "with the server's mean (3r2)", "a random model", "the best in hindsight"]
     rows, data = [], []
     for column in bench.columns:
         tuned, frozen = bench.runs(column), bench.runs(column, fine_tuning_rate=0)
         mean = bench.runs(column, server_step=1) if column not in IMAGE_SETS else []
-        data += [record_data(record) for records in (tuned, frozen, mean) for record in records]
+        data += [result_data(result) for results in (tuned, frozen, mean) for result in results]
         change = [_change(frozen, tuned, key) for key in ("random_model", "best_in_hindsight")]
-        figures = [show(summarise(records)) for records in (tuned, frozen, mean)]
-        rows.append([f"{title_of(column)}, {unit(column)}", *figures, *change])
+        figures = [show(summarise(results)) for results in (tuned, frozen, mean)]
+        rows.append([f"{title_of(column)}, {unit(column, bench.store.trust)}", *figures, *change])
     notes = [
         "A random model, and each client's best one in hindsight: frozen → fine-tuned. "
-        "The server's mean is run where a run takes seconds.",
+        "The server's mean is measured only where a run takes seconds.",
         *synthetic_note(bench.columns),
     ]
     table = Table("gain", "OFMS-FT with and without fine-tuning", header, rows, notes=notes, data=data)
-    return Section("gain", "What fine-tuning gains", "OFMS-FT on the same draws, with the dictionary frozen.", [table])
+    return Section("gain", "Gain of fine-tuning", "OFMS-FT with and without fine-tuning, on the same draws.", [table])
 
 
-def _change(before: list[Record], after: list[Record], key: str) -> str:
-    """What models came to in some runs, and in others."""
+def _change(before: list[Result], after: list[Result], key: str) -> str:
+    """A figure of some runs, then of others."""
     if not before or not after:
         return "–"
-    return " → ".join(f"{scale(runs) * np.mean([getattr(run, key) for run in runs]):.2f}" for runs in (before, after))
+    return " → ".join(f"{mean_figure(results, key):.2f}" for results in (before, after))
 
 
 def exchange_interval(bench: Bench) -> Section:
-    """The effect of talking to the server less often."""
+    """The effect of less frequent exchanges."""
     table = _sweep(bench, "interval", "interval", ["1", "5", "10", "25"], "Exchange every n rounds", "n = {}")
-    text = "Clients talk to the server every n rounds (th:5's communication rounds)."
-    return Section("interval", "Talking less often", text, [table])
+    text = "Clients exchange messages with the server every n rounds (the communication rounds of th:5)."
+    return Section("interval", "Exchange interval", text, [table])
 
 
 def uplink(bench: Bench) -> Section:
-    """The effect of the bandwidth."""
+    """The effect of the upload bandwidth."""
     table = _sweep(bench, "bandwidth", "bandwidth", ["10%", "25%", "50%", "110%"], "Bandwidth E", "E = {}")
     return Section(
-        "bandwidth", "Bandwidth", "E as a share of the summed budgets: α groups, of which one uploads.", [table]
+        "bandwidth", "Bandwidth", "E as a share of the summed budgets; one of α groups uploads per exchange.", [table]
     )
 
 
@@ -91,27 +91,27 @@ def _sweep(bench: Bench, name: str, key: str, values: Sequence[str], title: str,
     rows, data = [], []
     header = [""]
     for column in columns:
-        header += [f"{title_of(column)}, {unit(column)}", "down", "up", "α"]
+        header += [f"{title_of(column)}, {unit(column, bench.store.trust)}", "down", "up", "α"]
     for value in values:
         row = [label.format(value)]
         for column in columns:
             setting: dict[str, Any] = {key: int(value) if key == "interval" else value}
             found = bench.runs(column, **setting)
-            data += [record_data(record) | {key: value, "groups": record.groups} for record in found]
-            groups = [record.groups for record in found]
+            groups = [result.figures["groups"] for result in found]
+            data += [result_data(result) | {key: value, "groups": result.figures["groups"]} for result in found]
             row += [
                 show(summarise(found)),
-                bytes_a_round(found, "down"),
-                bytes_a_round(found, "up"),
+                bytes_per_round(found, "down"),
+                bytes_per_round(found, "up"),
                 f"{np.mean(groups):.1f}" if groups else "–",
             ]
         rows.append(row)
-    notes = ["Bytes are those of a client and round.", *synthetic_note(columns)]
+    notes = ["Bytes per client and round.", *synthetic_note(columns)]
     return Table(name, f"{title}: OFMS-FT", header, rows, notes=notes, data=data)
 
 
 def server(bench: Bench) -> Section:
-    """The server's regret (10r2) on a problem that meets every assumption of the theorems."""
+    """The server's regret (10r2) on a problem that satisfies every assumption of the theorems."""
     costs = np.array([4, 3, 3, 2, 2, 2], dtype=np.int64)
     budgets = np.array([7, 8, 9, 10, 7, 12] * 3, dtype=np.int64)
     catalogue = Catalogue(tuple("abcdef"), costs, costs.copy(), np.zeros(6, dtype=np.int64))
@@ -129,7 +129,7 @@ def server(bench: Bench) -> Section:
             "seeds": _SERVER_SEEDS,
             "settings": asdict(settings),
         }
-        curve = bench.store.computed(f"server-regret-rounds{rounds}", made, compute)
+        curve = bench.store.curves.find(f"server-regret-rounds{rounds}", made, compute)
         if curve is None:
             rows.append([f"T = {rounds:,}", "–", "–"])
             continue
@@ -150,5 +150,5 @@ def server(bench: Bench) -> Section:
     )
     title = "The server's average regret on a convex problem"
     figures = [Figure("server-regret", title, [("", curves)], "average regret")] if curves else []
-    text = "For networks neither the best parameters nor the gradients' bound are known; on a convex problem both are."
+    text = "Measured on a convex problem, where the best parameters and a bound on the gradients are known."
     return Section("server", "The server's regret", text, [table], figures)

@@ -1,7 +1,8 @@
-"""What a reproduction leaves: tables as Markdown, LaTeX and JSON, figures as PNG and SVG, and one page."""
+"""The output of a reproduction: tables as Markdown, LaTeX and JSON, charts as PNG and SVG, and one page."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import msgspec
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.drawing.charts import draw_curves
+from ofms.plugins import NO_TRUST, Trust
 from ofms.reproduction.bench import Bench, Section, Size, columns_here
-from ofms.reproduction.cells import CellStore, Record, machine
+from ofms.reproduction.cells import CellStore
 from ofms.reproduction.targets import TARGETS
 from ofms.runs.config import Experiment, load_experiment
+from ofms.runs.formatting import format_score
+from ofms.runs.result import Result
 from ofms.storage.files import require_writable, write_whole
 
 
@@ -26,10 +30,11 @@ def reproduce_targets(
     columns: Sequence[str] = (),
     models: Mapping[str, str] | None = None,
     run: bool = True,
+    trust: Trust = NO_TRUST,
     workers: int | None = None,
     echo: Callable[[str], None] = print,
 ) -> list[Section]:
-    """One target, or `all` of them with a page; every section is shown and written as soon as it is there."""
+    """Reproduce one target, or `all` with a page; show and write each section as soon as it is complete."""
     if target != "all" and target not in TARGETS:
         raise InvalidInput("target", target, f"use one of {', '.join(TARGETS)}, or all")
     for name in (*columns, *(models or {})):
@@ -37,7 +42,12 @@ def reproduce_targets(
     folder = Path(out)
     page = _page_beside(folder)
     store = CellStore(
-        folder / "cells", models=models, prepare=_hastily if quick else _as_it_is, run=run, workers=workers
+        folder / "cells",
+        models=models,
+        prepare=_one_epoch if quick else _unchanged,
+        run=run,
+        trust=trust,
+        workers=workers,
     )
     bench = Bench(store, list(columns) or columns_here(), Size(quick=quick, seeds=seeds), chosen=bool(columns))
     sections = []
@@ -49,26 +59,29 @@ def reproduce_targets(
             echo(table.text() + "\n")
         write_section(section, folder)
     if target == "all":
-        parts = ["ofms reproduce all", *(["--quick"] if quick else []), *([f"--seeds {seeds}"] if seeds else [])]
-        parts += [f"--column {name}" for name in columns] + [f"--models {name}=DIR" for name in models or {}]
-        echo(f"page: {write_page(sections, bench, ' '.join(parts), page)}")
+        parts = ["ofms", "reproduce", "all", *(["--quick"] if quick else [])]
+        parts += ["--seeds", str(seeds)] if seeds else []
+        parts += [part for name in columns for part in ("--column", name)]
+        parts += [part for name in models or {} for part in ("--models", f"{name}=DIR")]
+        parts += [part for package in trust.packages for part in ("--trust", package)]
+        echo(f"page: {write_page(sections, bench, shlex.join(parts), page)}")
     echo(f"tables and figures in {folder}")
     return sections
 
 
-def _as_it_is(experiment: Experiment) -> Experiment:
+def _unchanged(experiment: Experiment) -> Experiment:
     return experiment
 
 
-def _hastily(experiment: Experiment) -> Experiment:
-    """One epoch of pre-training: for a look, not for figures. Digits take seconds anyway."""
+def _one_epoch(experiment: Experiment) -> Experiment:
+    """Pre-train for one epoch: for a quick look, not for figures. Digits take seconds anyway."""
     if experiment.pretraining is None or experiment.dataset == "digits":
         return experiment
     return msgspec.structs.replace(experiment, pretraining=msgspec.structs.replace(experiment.pretraining, epochs=1))
 
 
 def write_section(section: Section, folder: Path) -> None:
-    """A section's tables and pictures, as files in a folder."""
+    """Write a section's tables and charts into a folder."""
     require_writable(folder)
     for table in section.tables:
         figures = (
@@ -86,7 +99,7 @@ def write_section(section: Section, folder: Path) -> None:
 
 
 def _page_beside(folder: Path) -> Path:
-    """The page of a folder: beside it, under its name."""
+    """The path of a folder's page: beside it, with its name."""
     whole = folder.resolve()
     if not whole.name:
         raise InvalidInput("out", folder, "the page is written beside the folder; name another one")
@@ -94,16 +107,16 @@ def _page_beside(folder: Path) -> Path:
 
 
 def write_page(sections: Sequence[Section], bench: Bench, command: str, page: Path) -> Path:
-    """One page with everything; its pictures are in the folder of its name."""
+    """Write one page with all sections; its charts are in the folder of its name."""
     parts = [
         "# Results\n",
-        f"Written by `{command}`, ofms {__version__}; nothing on this page is typed by hand. "
-        f"A cell with several seeds shows the mean over them. A dash marks what has not been run.\n",
+        f"Written by `{command}`, ofms {__version__}; this page is generated. "
+        f"A cell with several seeds shows their mean. A dash marks a cell that has not been run.\n",
     ]
     if bench.size.quick:
         parts.append(
-            "A quick look: few clients and rounds, and, but for digits, models pre-trained for one epoch where none "
-            "were given. The commands at the end pre-train them in full, and come to other figures.\n"
+            "A quick look: few clients and rounds and, except for digits, dictionaries pre-trained for one epoch "
+            "unless given. The commands at the end pre-train them in full and yield other figures.\n"
         )
     for section in sections:
         parts.append(f"## {section.title}\n\n{section.text}\n")
@@ -117,24 +130,24 @@ def write_page(sections: Sequence[Section], bench: Bench, command: str, page: Pa
 
 
 def _provenance(bench: Bench) -> str:
-    """Every run behind the page: the command that repeats it, what it came to, and how long it took."""
-    records = sorted(bench.store.used.values(), key=lambda record: record.command)
+    """Every run behind the page: the command that repeats it, its figures, and how long it took."""
+    results = sorted(bench.store.used.values(), key=lambda result: str(result.figures["command"]))
     lines = ["## Every cell\n"]
-    if not records:
+    if not results:
         return "\n".join([*lines, "None has been run.\n"])
-    revisions = {record.config.experiment: record.revision for record in records}
-    lines.append("Dictionaries (where a command says `--models DIR`, it is one that was given):\n")
+    revisions = {result.config.experiment: result.figures["revision"] for result in results}
+    lines.append("Dictionaries (`--models DIR` in a command stands for a given one):\n")
     lines += [f"- {name}: revision `{revision}`" for name, revision in sorted(revisions.items())]
-    lines.append(f"\nMachines: {'; '.join(sorted({record.machine for record in records} or {machine()}))}.\n")
+    machines = sorted({str(result.figures["machine"]) for result in results})
+    lines.append(f"\nMachines: {'; '.join(machines)}.\n")
     lines.append("| command | mean ± std over clients | regret | seconds |\n|---|---:|---:|---:|")
-    lines += [_line(record) for record in records]
-    if bench.store.curves:
-        lines.append(f"\nAnd {', '.join(f'`{name}`' for name in bench.store.curves)}: `ofms reproduce server`.")
+    lines += [_line(result) for result in results]
+    if bench.store.curves.used:
+        lines.append(f"\nAnd {', '.join(f'`{name}`' for name in bench.store.curves.used)}: `ofms reproduce server`.")
     return "\n".join(lines) + "\n"
 
 
-def _line(record: Record) -> str:
-    factor, unit = (100, " %") if record.metric == "accuracy" else (1000, " ×10⁻³")
-    mean_regret = sum(record.regret) / len(record.regret)
-    figures = f"{factor * record.mean:.2f} ± {factor * record.std:.2f}{unit}"
-    return f"| `{record.command}` | {figures} | {mean_regret:.2f} | {record.seconds:.0f} |"
+def _line(result: Result) -> str:
+    figures = result.figures
+    score = format_score(result.score, result.metric)
+    return f"| `{figures['command']}` | {score} | {figures['regret']:.2f} | {figures['seconds']:.0f} |"

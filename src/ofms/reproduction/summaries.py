@@ -1,4 +1,4 @@
-"""From records to what stands in a table or a picture, beside the paper's figures."""
+"""Results of a cell's seeds, summarised for tables and charts beside the paper's figures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from ofms.drawing.charts import Curve
+from ofms.plugins import Trust
 from ofms.reproduction.bench import title_of
-from ofms.reproduction.cells import Record
 from ofms.runs.config import load_experiment
 from ofms.runs.dictionaries import task_of
+from ofms.runs.formatting import scale
+from ofms.runs.result import Result
 from ofms.runs.units import human_bytes
 
 
@@ -24,97 +26,98 @@ def _paper() -> dict[str, Any]:
 
 
 def paper(table: str) -> dict[str, Any]:
-    """The figures of one of the paper's tables, by dataset and row."""
+    """Figures of one of the paper's tables, by dataset and row."""
     figures: dict[str, Any] = _paper()[table]
     return figures
 
 
 def in_paper(table: str, experiment: str) -> dict[str, Any]:
-    """What one of the paper's tables has on the dataset that an experiment stands for; nothing where it has none."""
+    """Figures of one of the paper's tables for an experiment's dataset; empty where it has none."""
     figures: dict[str, Any] = paper(table).get(experiment.removesuffix("-synthetic"), {})
     return figures
 
 
-def summarise(records: Sequence[Record]) -> tuple[float, float] | None:
+def summarise(results: Sequence[Result]) -> tuple[float, float] | None:
     """Mean and standard deviation over clients, each averaged over seeds, in the table's units."""
-    if not records:
+    if not results:
         return None
-    factor = scale(records)
-    return factor * float(np.mean([run.mean for run in records])), factor * float(np.mean([run.std for run in records]))
+    factor = factor_of(results)
+    means, stds = [result.mean for result in results], [result.std for result in results]
+    return factor * float(np.mean(means)), factor * float(np.mean(stds))
 
 
-def scale(records: Sequence[Record]) -> float:
-    return 100.0 if records[0].metric == "accuracy" else 1000.0
+def mean_figure(results: Sequence[Result], name: str) -> float:
+    """One of the metric's figures, averaged over seeds, in the table's units."""
+    return factor_of(results) * float(np.mean([result.figures[name] for result in results]))
 
 
-def unit(experiment: str) -> str:
-    """What an experiment's figures are in."""
-    return "%" if task_of(load_experiment(experiment)) == "classification" else "MSE ×10⁻³"
+def factor_of(results: Sequence[Result]) -> float:
+    """The factor from the metric to the table's units."""
+    return scale(results[0].metric)[0]
+
+
+def unit(experiment: str, trust: Trust) -> str:
+    """The unit of an experiment's figures."""
+    return "%" if task_of(load_experiment(experiment), trust) == "classification" else "MSE ×10⁻³"
 
 
 def show(figures: Sequence[float] | None) -> str:
     return "–" if figures is None else f"{figures[0]:.2f} ± {figures[1]:.2f}"
 
 
-def best_row(figures: Sequence[tuple[float, float] | None], records: Sequence[Record]) -> int | None:
+def best_row(figures: Sequence[tuple[float, float] | None], results: Sequence[Result]) -> int | None:
+    """The row with the best mean."""
     known = [(value[0], place) for place, value in enumerate(figures) if value is not None]
     if not known:
         return None
-    return (max if records[0].metric == "accuracy" else min)(known)[1]
+    return (max if results[0].metric == "accuracy" else min)(known)[1]
 
 
-def runs_of(runs: Mapping[tuple[str, str], list[Record]], column: str) -> list[Record]:
-    return [record for (_, each), records in runs.items() if each == column for record in records]
+def column_results(runs: Mapping[tuple[str, str], list[Result]], column: str) -> list[Result]:
+    """All results of one column, by (row, column)."""
+    return [result for (_, each), results in runs.items() if each == column for result in results]
 
 
-def bytes_a_round(records: Sequence[Record], direction: str) -> str:
-    """What a client moves in a round."""
-    if not records:
+def bytes_per_round(results: Sequence[Result], direction: str) -> str:
+    """Bytes per client and round."""
+    if not results:
         return "–"
     totals = [
-        getattr(record, f"bytes_{direction}") / (record.config.clients * record.config.rounds) for record in records
+        result.figures[f"bytes_{direction}"] / (result.config.clients * result.config.rounds) for result in results
     ]
     return human_bytes(float(np.mean(totals)))
 
 
-def regret_curve(label: str, records: Sequence[Record]) -> Curve:
-    """Average regret over rounds, its spread over clients, and its bound at the end."""
-    rounds = np.arange(1, len(records[0].regret_over_rounds) + 1)
-    low, high = np.mean([record.regret_quantiles for record in records], axis=0) / rounds
-    bounds = [record.bound for record in records if record.bound is not None]
-    return Curve(
-        label,
-        np.mean([record.regret_over_rounds for record in records], axis=0) / rounds,
-        low,
-        high,
-        float(np.mean(bounds)) / len(rounds) if bounds else None,
+def mean_regret_curve(label: str, results: Sequence[Result]) -> Curve:
+    """Average regret over rounds with its spread over clients and its final bound, averaged over seeds."""
+    low, values, high = (
+        np.mean([result.rounds[name] for result in results], axis=0) for name in ("regret_10", "regret", "regret_90")
     )
+    rounds = np.arange(1, len(values) + 1)
+    bounds = known_bounds(results)
+    bound = float(np.mean(bounds)) / len(rounds) if bounds else None
+    return Curve(label, values / rounds, low / rounds, high / rounds, bound)
 
 
-def record_data(record: Record) -> dict[str, Any]:
-    """A record for JSON: what was run, and its figures."""
+def known_bounds(results: Sequence[Result]) -> list[float]:
+    """The bounds of the results that the theorems cover."""
+    return [result.figures["bound"] for result in results if result.figures["bound"] is not None]
+
+
+def result_data(result: Result) -> dict[str, Any]:
+    """A result for JSON: what was run, and its figures."""
+    names = ("experiment", "policy", "seed", "budget", "metric", "mean", "std", "regret")
     return {
-        "experiment": record.config.experiment,
-        "policy": record.config.policy,
-        "seed": record.config.seed,
-        "budget": record.config.budget,
-        "metric": record.metric,
-        "mean": record.mean,
-        "std": record.std,
-        "regret": float(np.mean(record.regret)),
-        "bytes_down": record.bytes_down,
-        "bytes_up": record.bytes_up,
-        "client_seconds": record.client_seconds,
-        "seconds": record.seconds,
-        "command": record.command,
+        name: result.figures[name]
+        for name in (*names, "bytes_down", "bytes_up", "client_seconds", "seconds", "command")
     }
 
 
-def seeds_note(found: Iterable[tuple[str, Sequence[Record]]]) -> str:
-    """How many seeds the figures of each column are of: what was found, which may be less than was asked for."""
+def seeds_note(found: Iterable[tuple[str, Sequence[Result]]]) -> str:
+    """How many seeds each column's figures have: those found, which may be fewer than requested."""
     counts: dict[str, set[int]] = {}
-    for column, records in found:
-        counts.setdefault(title_of(column), set()).update([len(records)] if records else [])
+    for column, results in found:
+        counts.setdefault(title_of(column), set()).update([len(results)] if results else [])
     shown = [
         f"{title} {'–' if not some else min(some) if len(some) == 1 else f'{min(some)} to {max(some)}'}"
         for title, some in counts.items()
@@ -125,4 +128,4 @@ def seeds_note(found: Iterable[tuple[str, Sequence[Record]]]) -> str:
 def synthetic_note(columns: Iterable[str]) -> list[str]:
     if "wec-synthetic" not in columns:
         return []
-    return ["WEC (synthetic): made by a generator, nothing measured; the paper's WEC figures are of the real data."]
+    return ["WEC (synthetic): generated data, nothing measured; the paper's WEC figures are of the real data."]

@@ -1,7 +1,7 @@
-"""Checkpoints: how far a run got, so that it can continue to the same bits.
+"""Checkpoints of a run, from which it resumes bit by bit as if it had not stopped.
 
-A checkpoint is `checkpoint/N.safetensors`, arrays and parameters after N rounds, and `checkpoint/latest.json`, which
-names it and is replaced last: a reader finds a whole one or none.
+A checkpoint is `checkpoint/N.safetensors` (arrays and parameters after N rounds) and `checkpoint/latest.json`, which
+names it and is replaced last: a reader finds a complete checkpoint or none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ofms.core.version import __version__
 from ofms.storage.files import require_writable, write_whole
 
 FOLDER, LATEST = "checkpoint", "latest.json"
-# The share of a run's time that checkpoints may take.
+# Checkpoints take at most this share of a run's time.
 _MOST_TIME = 0.02
 
 
@@ -45,7 +45,7 @@ class Inputs:
 
 
 class Latest(msgspec.Struct, kw_only=True, frozen=True):
-    """What the newest checkpoint is."""
+    """Index of the newest checkpoint."""
 
     format: Literal["ofms-checkpoint/2"] = "ofms-checkpoint/2"
     version: str
@@ -57,12 +57,12 @@ class Latest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Checkpoints:
-    """Writes checkpoints into a run's folder, no more often than their cost allows.
+    """Writes checkpoints into a run's folder, at intervals that bound their cost.
 
     Parameters
     ----------
     every
-        Seconds between two checkpoints; more where writing one takes more than a fiftieth of that.
+        Seconds between two checkpoints; more where writing one takes longer than 2 % of that.
     parts
         The parts of the run, by name.
     """
@@ -141,9 +141,7 @@ def read_checkpoint(run: Path) -> tuple[Latest, dict[str, AnyArray]] | None:
     try:
         version = msgspec.json.decode(content, type=dict[str, Any]).get("version")
         if version != __version__:
-            raise InvalidInput(
-                "run", run, f"it was written by ofms {version}, and this is {__version__}; start it again"
-            )
+            raise InvalidInput("run", run, f"written by ofms {version}, but this is {__version__}; start it again")
         latest = msgspec.json.decode(content, type=Latest)
         return latest, safetensors.numpy.load((run / FOLDER / latest.file).read_bytes())
     except (msgspec.DecodeError, safetensors.SafetensorError, OSError) as error:

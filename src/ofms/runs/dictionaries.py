@@ -1,4 +1,4 @@
-"""An experiment's own dictionary: found in the cache, or pre-trained and kept there."""
+"""An experiment's own dictionary: read from the cache, or pre-trained and stored there."""
 
 from __future__ import annotations
 
@@ -14,47 +14,61 @@ from ofms.data import load_dataset
 from ofms.data.folder import cache_folder
 from ofms.data.stream import Task
 from ofms.models.dictionary import INDEX, Dictionary
-from ofms.models.pretrain import Recipe, pretrain
-from ofms.runs.config import Experiment, RunConfig
+from ofms.models.pretrain import pretrain
+from ofms.models.training import Recipe
+from ofms.plugins import NO_TRUST, Trust
+from ofms.runs.config import Experiment, RunConfig, load_experiment
 from ofms.storage.files import require_writable
 from ofms.storage.locks import FolderLock
 
 
-def task_of(experiment: Experiment) -> Task:
-    """What an experiment's models do."""
+def task_of(experiment: Experiment, trust: Trust = NO_TRUST) -> Task:
+    """The task of an experiment's models; `trust` adds to the packages that its file trusts."""
     if experiment.stream is not None:
         return experiment.stream.task
-    return load_dataset(str(experiment.dataset)).task
+    return load_dataset(str(experiment.dataset), experiment.trusted() | trust).task
 
 
 def dictionary_folder(experiment: Experiment, name: str) -> Path:
-    """Where an experiment's own dictionary is kept: another one for another way of pre-training."""
+    """Where an experiment's own dictionary is kept; the name depends on the dataset and on how it is pre-trained."""
     made = msgspec.json.encode([experiment.dataset, experiment.pretraining], order="deterministic")
     return cache_folder() / "models" / f"{Path(name).stem}-{hashlib.sha256(made).hexdigest()[:8]}"
 
 
-def find_dictionary(experiment: Experiment, config: RunConfig, *, progress: bool) -> Dictionary:
-    """The dictionary that was named, or the experiment's own from the cache, pre-trained where it is missing."""
+def find_dictionary(experiment: Experiment | None, config: RunConfig, *, progress: bool) -> Dictionary:
+    """The dictionary that was named, or the experiment's own from the cache, pre-trained where it is missing.
+
+    Without an experiment, the one that the configuration names is loaded if it is needed.
+    """
+    trust = config.trusted()
     if config.models is not None:
-        return Dictionary.read(config.models)
+        return Dictionary.read(config.models, trust=trust)
+    if experiment is None:
+        experiment = load_experiment(config.experiment)
     folder = dictionary_folder(experiment, config.experiment)
     if not folder.exists():
-        train_dictionary(experiment, config.experiment, folder, progress=progress)
-    return Dictionary.read(folder)
+        train_dictionary(experiment, config.experiment, folder, trust=trust, progress=progress)
+    return Dictionary.read(folder, trust=trust)
 
 
 def train_dictionary(
-    experiment: Experiment, name: str, folder: Path, *, workers: int | None = None, progress: bool
+    experiment: Experiment,
+    name: str,
+    folder: Path,
+    *,
+    trust: Trust = NO_TRUST,
+    workers: int | None = None,
+    progress: bool,
 ) -> None:
     """Pre-train an experiment's dictionary into a folder: every network on every training set of its dataset.
 
-    Models that are done wait beside it, so that what was interrupted goes on where it stopped. Two processes
-    never train one dictionary.
+    Finished models are kept beside it, so that an interrupted pre-training continues where it stopped. Two processes
+    never train one dictionary. `trust` adds to the packages that the experiment's file trusts.
     """
     require_writable(folder.parent)
     plan = experiment.pretraining
     if plan is None:
-        raise InvalidInput("experiment", name, "it says nothing on pre-training; give --models DIR")
+        raise InvalidInput("experiment", name, "it has no [pretraining]; give --models DIR")
     if not 0 <= plan.seed < 2**40:
         raise InvalidInput("pretraining.seed", plan.seed, "give a whole number from 0 to 2⁴⁰ - 1")
     for network in plan.kinds():
@@ -62,10 +76,11 @@ def train_dictionary(
             raise InvalidInput("pretraining.networks.name", network.name, "it names a file; leave out slashes")
     if experiment.dataset is None:
         raise InvalidInput("experiment", name, "a stream of your own has no training sets; give --models DIR")
-    dataset = load_dataset(experiment.dataset)
+    trust = experiment.trusted() | trust
+    dataset = load_dataset(experiment.dataset, trust)
     recipes = [
         Recipe(
-            name=f"{experiment.dataset}-{each.label}-{network.name}",
+            name=f"{dataset.name}-{each.label}-{network.name}",
             architecture=network.architecture,
             options=network.options,
             samples=each.x,
@@ -84,7 +99,7 @@ def train_dictionary(
     require_writable(keep)
     lock = FolderLock(keep)
     try:
-        if (folder / INDEX).exists():  # Another process has just made it.
+        if (folder / INDEX).exists():  # Made by another process meanwhile.
             return
         pretrain(
             recipes,
@@ -93,6 +108,7 @@ def train_dictionary(
             workers=workers or os.cpu_count() or 1,
             progress=progress,
             keep=keep,
+            trust=trust,
         ).write(folder)
         shutil.rmtree(keep, ignore_errors=True)
     finally:

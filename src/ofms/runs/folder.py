@@ -1,30 +1,41 @@
-"""The folder that a run leaves behind: what was run, what came of it, round by round and client by client."""
+"""The folder of a run: its configuration, its metrics by round and by client, and its summary."""
 
 from __future__ import annotations
 
 import io
 import itertools
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
 
 from ofms.core.errors import InvalidInput
+from ofms.core.typing import AnyArray
 from ofms.runs.config import RunConfig, load_run
+from ofms.storage.archives import read_npz
 from ofms.storage.files import require_writable, write_whole
 from ofms.storage.locks import FolderLock
 
 if TYPE_CHECKING:
-    from ofms.simulator.result import Result
+    from ofms.runs.result import Result
 
 CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
 HISTORY, SUMMARY = "history.npz", "summary.json"
+FORMAT = "ofms-run/2"
+# Format 1 has no number in its summary, and other names for two arrays.
+_RENAMED = {"vote_share": "prediction_share", "vote": "prediction_weights"}
+_COLUMNS = ("round", "mean", "std", "down", "up", "held", "groups")
+_FIGURES = (
+    *("metric", "mean", "std", "regret", "bound", "best_in_hindsight", "random_model", "bytes_down", "bytes_up"),
+    *("revision", "models", "seconds"),
+)
 
 
 def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
-    """The folder for a run: the one that was asked for, or a new one under `runs`."""
+    """The folder for a run: the requested one, or a new one under `runs`."""
     if out is not None:
         return require_free(Path(out))
     require_writable(Path("runs"))
@@ -40,23 +51,28 @@ def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
 
 
 def require_free(folder: Path) -> Path:
-    """Refuse a folder that holds something, or that cannot be named."""
+    """Reject a folder that is not empty, or a path that cannot exist."""
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
         raise InvalidInput("out", f"{str(folder)[:60]}…", f"{error.strerror}; name another folder") from None
     if taken:
-        raise InvalidInput("out", folder, "something is there already; name a new folder")
+        raise InvalidInput("out", folder, "it exists already; name a new folder")
     return folder
 
 
+def resume_command(folder: Path) -> str:
+    """The command that resumes the run in a folder, quoted for a shell."""
+    return shlex.join(["ofms", "run", "--resume", str(folder)])
+
+
 class RunFolder:
-    """Writes a run. Metrics come line by line while it goes on; the rest appears whole.
+    """Observer that writes a run: metrics are appended round by round; every other file is written whole.
 
     Parameters
     ----------
     rounds
-        How many rounds there are of it already: none for a new run. Lines after them are dropped.
+        Rounds already in the folder: 0 for a new run. Later lines of its metrics are dropped.
     """
 
     def __init__(self, path: Path, config: RunConfig, *, rounds: int = 0) -> None:
@@ -64,7 +80,7 @@ class RunFolder:
         self.path = path
         self._lock = FolderLock(path)
         try:
-            self.lines = _lines(path, rounds)
+            self.lines = _first_lines(path, rounds)
             write_whole(path / CONFIG, config.to_toml().encode())
             write_whole(path / METRICS, b"".join(msgspec.json.encode(line) + b"\n" for line in self.lines))
             self._metrics: IO[bytes] = open(path / METRICS, "ab")  # noqa: SIM115
@@ -80,22 +96,70 @@ class RunFolder:
         self._lock.close()
 
     def on_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Add lines to the metrics; they are in the file when it returns."""
+        """Append lines to the metrics and flush them."""
         self._metrics.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
         self._metrics.flush()
 
     def on_finish(self, result: Result) -> None:
-        """Write the results; a folder with a summary is a finished run."""
-        summary = msgspec.to_builtins(result.summary())
+        """Write arrays and summary; the summary comes last and marks the run as finished."""
         for name, arrays in ((CLIENTS, result.clients), (HISTORY, result.history)):
             buffer = io.BytesIO()
-            np.savez_compressed(buffer, **dict(arrays))  # type: ignore[arg-type]
+            np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
             write_whole(self.path / name, buffer.getvalue())
-        write_whole(self.path / SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
+        summary = msgspec.json.encode({"format": FORMAT} | result.figures)
+        write_whole(self.path / SUMMARY, msgspec.json.format(summary, indent=1) + b"\n")
+
+
+class RunParts(NamedTuple):
+    """The content of a finished run's folder."""
+
+    config: RunConfig
+    figures: dict[str, Any]
+    lines: list[dict[str, Any]]
+    clients: dict[str, AnyArray]
+    history: dict[str, AnyArray]
+
+
+def read_run_folder(folder: Path) -> RunParts:
+    """Read a finished run of this format or of the one before it."""
+    if not (folder / CONFIG).is_file():
+        raise InvalidInput("run", folder, f"no run is there: {CONFIG} is missing")
+    if not (folder / SUMMARY).is_file():
+        raise InvalidInput("run", folder, f"it is not finished; resume it with: {resume_command(folder)}")
+    config = load_run(str(folder / CONFIG))
+    try:
+        if config is None:
+            raise ValueError(f"{CONFIG} is not a run's")
+        figures = msgspec.json.decode((folder / SUMMARY).read_bytes(), type=dict[str, Any])
+        number = figures.pop("format", None)
+        if number not in (None, FORMAT):
+            raise InvalidInput("run", folder, f"its format is {number}; this version reads {FORMAT}")
+        lines = _decode_lines((folder / METRICS).read_bytes().splitlines())
+        clients, history = (read_npz(folder / name) for name in (CLIENTS, HISTORY))
+        missing = [name for name in _FIGURES if name not in figures]
+        missing += [name for name in _COLUMNS if not lines or any(name not in line for line in lines)]
+        missing += [name for name in ("score", "budget") if name not in clients]
+        if missing:
+            raise ValueError(f"{missing[0]} is missing")
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput("run", folder, f"it is damaged ({error}); run it again") from None
+    if number is None:
+        clients, history = (
+            {_RENAMED.get(key, key): array for key, array in each.items()} for each in (clients, history)
+        )
+        figures = {
+            "not_covered": None,
+            "frozen": None,
+            "groups": float(np.mean([line["groups"] for line in lines])),
+            "client_seconds": float(clients["seconds"].mean()) if "seconds" in clients else None,
+        } | figures
+    return RunParts(config, figures, lines, clients, history)
 
 
 def unfinished_run(path: Path) -> RunConfig:
-    """The configuration of a run that can go on, or a refusal."""
+    """The configuration of a run that can be resumed."""
     if not (path / CONFIG).is_file():
         raise InvalidInput("resume", path, f"no run is there: {CONFIG} is missing")
     config = load_run(str(path / CONFIG))
@@ -106,15 +170,18 @@ def unfinished_run(path: Path) -> RunConfig:
     return config
 
 
-def _lines(path: Path, rounds: int) -> list[dict[str, Any]]:
-    """The metrics of the first rounds of a run."""
+def _first_lines(path: Path, rounds: int) -> list[dict[str, Any]]:
+    """The metrics of a run's first rounds."""
     if rounds == 0:
         return []
     try:
-        content = (path / METRICS).read_bytes().splitlines()[:rounds]
-        lines = [msgspec.json.decode(line, type=dict[str, Any]) for line in content]
+        lines = _decode_lines((path / METRICS).read_bytes().splitlines()[:rounds])
     except (OSError, msgspec.DecodeError) as error:
         raise InvalidInput("run", path, f"its {METRICS} is damaged ({error}); start it again") from None
     if len(lines) < rounds:
         raise InvalidInput("run", path, f"its {METRICS} ends before its checkpoint; start it again")
     return lines
+
+
+def _decode_lines(lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]

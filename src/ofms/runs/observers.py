@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ofms.runs.checkpoint import Checkpoints
+from ofms.runs.folder import resume_command
 from ofms.runs.interrupt import RunInterrupted, StopRequest
 
 if TYPE_CHECKING:
-    from ofms.simulator.result import Result
+    from ofms.runs.result import Result
 
 Line = Mapping[str, Any]
 
@@ -66,8 +66,7 @@ class CheckpointObserver:
         if stopped or self.checkpoints.due:
             self.checkpoints.write(self.done, time.perf_counter() - self._began)
         if stopped:
-            folder = shlex.quote(str(self.checkpoints.folder.parent))
-            again = f"continue with: ofms run --resume {folder}"
+            again = f"continue with: {resume_command(self.checkpoints.folder.parent)}"
             raise RunInterrupted(f"stopped after round {self.done} of {self.rounds}; {again}")
 
     def on_finish(self, result: Result) -> None:

@@ -1,4 +1,4 @@
-"""Trackers: the run's metrics in tools that people already use."""
+"""Trackers: observers that log a run's metrics to TensorBoard or MLflow."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ofms.core.errors import InvalidInput
 from ofms.runs.config import RunConfig
 
 if TYPE_CHECKING:
-    from ofms.simulator.result import Result
+    from ofms.runs.result import Result
 
-# What is logged of a round, where it is there.
+# Logged per round, where present.
 _FIGURES = ("mean", "std", "score", "frozen", "regret", "regret_std", "down", "up", "held", "groups")
 
 
 class Tracker(Protocol):
-    """Takes a run's configuration when it is made, its rounds as they come, and its summary at the end."""
+    """Observer of one run: its configuration at construction, then its rounds, then its result."""
 
     def __enter__(self) -> Self: ...
 
@@ -35,7 +35,7 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run's folder, `tensorboard` in it; look at them with `tensorboard --logdir runs`."""
+    """Event files in the subfolder `tensorboard` of the run; view them with `tensorboard --logdir runs`."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -57,12 +57,12 @@ class TensorBoard:
                 self._writer.add_scalar(name, value, line["round"])
 
     def on_finish(self, result: Result) -> None:
-        for name, value in _numbers(result.summary()).items():
+        for name, value in _numbers(result.figures).items():
             self._writer.add_scalar(f"final/{name}", value)
 
 
 class MLflow:
-    """A run of the experiment `ofms` at MLFLOW_TRACKING_URI, by default in `mlflow.db` here."""
+    """A run of the experiment `ofms` at MLFLOW_TRACKING_URI; by default in `mlflow.db` of the current folder."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -88,7 +88,7 @@ class MLflow:
             self._mlflow.log_metrics(_figures(line), step=line["round"])
 
     def on_finish(self, result: Result) -> None:
-        self._mlflow.log_metrics({f"final_{name}": value for name, value in _numbers(result.summary()).items()})
+        self._mlflow.log_metrics({f"final_{name}": value for name, value in _numbers(result.figures).items()})
 
 
 _KINDS: dict[str, tuple[Callable[[RunConfig, Path], Tracker], str]] = {
@@ -98,7 +98,7 @@ _KINDS: dict[str, tuple[Callable[[RunConfig, Path], Tracker], str]] = {
 
 
 def require_tracker(name: str) -> None:
-    """Refuse a tracker that is unknown or not installed, before the run starts."""
+    """Reject an unknown or missing tracker before the run starts."""
     if name not in _KINDS:
         raise InvalidInput("tracker", name, f"use one of {', '.join(_KINDS)}")
     if find_spec(_KINDS[name][1]) is None:
@@ -106,12 +106,12 @@ def require_tracker(name: str) -> None:
 
 
 def start_tracker(name: str, config: RunConfig, folder: Path) -> Tracker:
-    """A tracker for a run that is written to a folder."""
+    """Start a tracker for a run that is written to a folder."""
     require_tracker(name)
     try:
         return _KINDS[name][0](config, folder)
     except Exception as error:
-        # Its own libraries raise what they like: a store that cannot be reached must not cost the run a traceback.
+        # Tracker libraries raise arbitrary errors, as for a store that cannot be reached: report one line.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InvalidInput("tracker", name, f"it cannot be started ({reason})") from None
 
@@ -120,9 +120,9 @@ def _figures(line: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(line[name]) for name in _FIGURES if line.get(name) is not None}
 
 
-def _numbers(summary: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: float(value)
-        for name, value in summary.items()
+        for name, value in figures.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }

@@ -1,4 +1,4 @@
-"""Budgets and bandwidths as people write them, in bytes."""
+"""Parse budgets and bandwidths into bytes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def parse_bandwidth(text: str, *, largest: int, budgets: Integers) -> int:
 
 
 def human_bytes(count: float) -> str:
-    """A number of bytes for people.
+    """A readable number of bytes.
 
     >>> human_bytes(1536), human_bytes(12), human_bytes(5 * 2**20)
     ('1.5 KiB', '12 B', '5.0 MiB')

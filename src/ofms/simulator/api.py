@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import os
-import time
-from contextlib import ExitStack
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from ofms.core.errors import InvalidInput
 from ofms.data import load_dataset
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
-from ofms.policies.fleet import Fleet
-from ofms.policies.protocol import Policy
+from ofms.plugins import NO_TRUST, Trust, trust_of
 from ofms.policies.registry import build_policy
-from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, restore
-from ofms.runs.config import Experiment, RunConfig, change, load_experiment, load_run, resolve
+from ofms.runs.config import RUN_FIELDS, Experiment, RunConfig, load_experiment, load_run
 from ofms.runs.dictionaries import find_dictionary, task_of
-from ofms.runs.folder import CONFIG, RunFolder, new_run_folder, require_free, unfinished_run
-from ofms.runs.observers import CheckpointObserver, Observer
-from ofms.runs.trackers import require_tracker, start_tracker
-from ofms.simulator.metrics import Line, Measurement
-from ofms.simulator.progress import Progress
-from ofms.simulator.result import Result
-from ofms.simulator.simulation import make_simulation
+from ofms.runs.folder import CONFIG, new_run_folder, require_free, unfinished_run
+from ofms.runs.resolution import change, resolve
+from ofms.runs.result import Result
+from ofms.runs.trackers import require_tracker
+from ofms.simulator.running import run
 
 CHECKPOINT_SECONDS = 30.0
 _DEFAULT, _OWN_STREAM = "digits", "own stream"
@@ -46,6 +40,7 @@ def simulate(
     resume: str | os.PathLike[str] | None = None,
     checkpoint: float | None = None,
     tracker: str | None = None,
+    trust: Trust | Iterable[str] = (),
     **given: Any,
 ) -> Result:
     """Run one policy for a fleet of clients.
@@ -56,7 +51,7 @@ def simulate(
         A name that `ofms list` shows, or a TOML file: an experiment of one's own, or the `config.toml` of an earlier
         run, which is repeated. Its dataset and sizes hold unless given otherwise.
     policy
-        `ofms-ft` (the default), or another one that `ofms list` shows.
+        `ofms-ft` (the default), another one that `ofms list` shows, or your own as `package.module:name`.
     models
         A dictionary or its folder; by default the experiment's own, which is pre-trained and kept where it is missing.
     stream
@@ -75,9 +70,13 @@ def simulate(
         over 2 % of its time.
     tracker
         `tensorboard` or `mlflow`: log the metrics there too; for a run that is written to a folder.
+    trust
+        Packages whose code may run: networks, datasets and policies that a file names as `package.module:name`. A
+        policy that is named in this call is trusted.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
         `hindsight`, `history`) and settings of the policy (`learning_rate`, `window`, …).
+        A field that is None is not given.
 
     Examples
     --------
@@ -91,6 +90,8 @@ def simulate(
     >>> result.score.shape, result.metric
     ((3,), 'mse')
     """
+    given = {key: value for key, value in given.items() if key not in RUN_FIELDS or value is not None}
+    trusted = trust_of(trust)
     checkpoint = CHECKPOINT_SECONDS if checkpoint is None else checkpoint
     if not checkpoint >= 0:
         raise InvalidInput("checkpoint", checkpoint, "give the seconds between two checkpoints, 0 for every exchange")
@@ -106,14 +107,14 @@ def simulate(
         raise InvalidInput("models", None, "say which dictionary predicts your own stream")
     if isinstance(models, str | os.PathLike):
         given["models"] = os.fspath(models)
+    loaded: Experiment | None
     repeated = load_run(experiment)
     if repeated is not None:
-        config = change(repeated, given, policy)
-        loaded = load_experiment(_DEFAULT if config.experiment == _OWN_STREAM else config.experiment)
+        loaded, config = None, change(repeated, given, policy, trusted)
         if stream is None and config.experiment == _OWN_STREAM:
             raise InvalidInput("stream", None, "the run was of a stream of your own; give it again")
     else:
-        loaded, config = resolve_experiment(experiment, policy=policy, stream=stream, given=given)
+        loaded, config = resolve_experiment(experiment, policy=policy, stream=stream, trust=trusted, given=given)
     loopback = loopback or bool(config.loopback)
     if loopback:
         config = msgspec.structs.replace(config, loopback=True)
@@ -122,7 +123,7 @@ def simulate(
     if stream is None and config.stream is not None:
         stream = config.stream.read()
     if stream is None:
-        dataset = load_dataset(str(config.dataset))
+        dataset = load_dataset(str(config.dataset), config.trusted())
         stream = dataset.stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
         stream.require_sound()
     elif stream.clients < config.clients or stream.rounds < config.rounds:
@@ -135,11 +136,11 @@ def simulate(
         stream = stream.part(config.clients, config.rounds)
     dictionary = models if isinstance(models, Dictionary) else find_dictionary(loaded, config, progress=progress)
     fleet = config.fleet(dictionary.catalogue())
-    built = build_policy(config.policy, config.policy_settings(), fleet)
+    built = build_policy(config.policy, config.policy_settings(), fleet, config.trusted())
     folder = Path(os.fspath(resume)) if resume is not None else None
     if folder is None and out is not False:
         folder = new_run_folder(None if out is True else os.fspath(out), config)
-    return _run(
+    return run(
         config,
         built,
         fleet,
@@ -164,98 +165,32 @@ def _require_only_resume(policy: str | None, loopback: bool, out: object, given:
 
 
 def resolve_experiment(
-    experiment: str, *, policy: str | None = None, stream: Stream | None = None, given: dict[str, Any]
+    experiment: str,
+    *,
+    policy: str | None = None,
+    stream: Stream | None = None,
+    trust: Trust = NO_TRUST,
+    given: dict[str, Any],
 ) -> tuple[Experiment, RunConfig]:
-    """An experiment, and the configuration of a run of it; a stream of one's own says how many clients and rounds."""
+    """An experiment, and the configuration of a run of it; the number of clients and rounds may come from a stream."""
     loaded = load_experiment(experiment)
-    task, sizes = task_of(loaded), {"clients": loaded.clients, "rounds": loaded.rounds}
     if stream is not None:
         stream.require_sound()
         experiment, task = _OWN_STREAM, stream.task
-        loaded = msgspec.structs.replace(loaded, stream=None)
-        sizes = {"clients": stream.clients, "rounds": stream.rounds}
-    elif loaded.stream is not None and None in sizes.values():
-        found = loaded.stream.read()
-        sizes = {"clients": loaded.clients or found.clients, "rounds": loaded.rounds or found.rounds}
-    return loaded, resolve(loaded, experiment, task=task, policy=policy or "ofms-ft", given=sizes | given)
+        loaded = msgspec.structs.replace(loaded, stream=None, clients=stream.clients, rounds=stream.rounds)
+    else:
+        task = task_of(loaded, trust)
+        if loaded.stream is not None and (loaded.clients is None or loaded.rounds is None):
+            found = loaded.stream.read()
+            loaded = msgspec.structs.replace(
+                loaded, clients=loaded.clients or found.clients, rounds=loaded.rounds or found.rounds
+            )
+    return loaded, resolve(loaded, experiment, task=task, policy=policy or "ofms-ft", trust=trust, given=given)
 
 
-def prepare(experiment: str, *, given: dict[str, Any]) -> tuple[RunConfig, Dictionary]:
+def prepare(
+    experiment: str, *, trust: Trust | Iterable[str] = (), given: dict[str, Any]
+) -> tuple[RunConfig, Dictionary]:
     """An experiment's configuration and its dictionary, without a run."""
-    loaded, config = resolve_experiment(experiment, given=given)
+    loaded, config = resolve_experiment(experiment, trust=trust_of(trust), given=given)
     return config, find_dictionary(loaded, config, progress=True)
-
-
-def _run(
-    config: RunConfig,
-    policy: Policy,
-    fleet: Fleet,
-    dictionary: Dictionary,
-    stream: Stream,
-    *,
-    folder: Path | None,
-    resumed: bool,
-    workers: int | None,
-    progress: bool,
-    checkpoint: float,
-    tracker: str | None,
-) -> Result:
-    simulation = make_simulation(
-        policy,
-        fleet,
-        dictionary,
-        stream,
-        seed=config.seed,
-        hindsight=config.hindsight,
-        dtype=getattr(torch, config.dtype),
-        loopback=bool(config.loopback),
-        workers=workers,
-    )
-    measurement = Measurement(
-        stream.clients,
-        len(dictionary),
-        loss_bound=policy.loss_bound,
-        hindsight=config.hindsight,
-        history=config.history,
-    )
-    metric = "accuracy" if stream.task == "classification" else "mse"
-    parts: dict[str, Flattenable] = {"simulation": simulation, "measurement": measurement}
-    inputs = Inputs(fleet.catalogue.revision, stream.fingerprint())
-    done, seconds = restore(folder, parts, inputs) if resumed and folder is not None else (0, 0.0)
-    began = time.perf_counter() - seconds
-    lines: list[Line] = []
-    with ExitStack() as stack:
-        observers: list[Observer] = []
-        if folder is not None:
-            written = stack.enter_context(RunFolder(folder, config, rounds=done))
-            lines += written.lines
-            observers.append(written)
-            if tracker is not None:
-                observers.append(stack.enter_context(start_tracker(tracker, config, folder)))
-        if progress:
-            observers.append(stack.enter_context(Progress(policy.name, metric, config.rounds, before=lines)))
-        if folder is not None:
-            checkpoints = Checkpoints(folder, checkpoint, parts, inputs)
-            follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
-            observers.append(stack.enter_context(follower))
-        for exchange in simulation.exchanges():
-            new = measurement.add(exchange)
-            lines += new
-            for observer in observers:
-                observer.on_rounds(new)
-        result = Result(
-            config=config,
-            metric=metric,
-            clients=measurement.per_client() | {"budget": fleet.budgets} | simulation.client_figures(),
-            history=measurement.first_clients(),
-            lines=lines,
-            seconds=time.perf_counter() - began,
-            bound=policy.bound,
-            not_covered=policy.not_covered,
-            revision=fleet.catalogue.revision,
-            models=fleet.catalogue.names,
-            folder=folder,
-        )
-        for observer in observers:
-            observer.on_finish(result)
-    return result

@@ -8,7 +8,7 @@ import numpy as np
 
 from ofms.core.regret import ClientRegret
 from ofms.core.selection_loss import selection_loss
-from ofms.core.typing import AnyArray, Floats
+from ofms.core.typing import AnyArray
 from ofms.simulator.exchange import Exchange
 
 Line = dict[str, Any]
@@ -146,9 +146,3 @@ class Measurement:
             arrays["regret"] = self.regret.value
             arrays["model_score"] = self.model_score / self.rounds
         return arrays
-
-
-def best_score(model_scores: Floats, metric: str) -> Floats:
-    """[N] the score of each client's best single model of the run, in the table's own metric."""
-    best: Floats = model_scores.max(axis=1) if metric == "accuracy" else model_scores.min(axis=1)
-    return best

@@ -1,0 +1,27 @@
+"""Print the lowest versions that pyproject.toml allows, as constraints for pip: `lowest.py EXTRA...`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+# Only this version has a CPU build wherever CI runs, so PyTorch's lower bound is not tried.
+PINNED = {"torch": "2.13.0"}
+
+
+def main(extras: list[str]) -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    requirements = list(project["dependencies"])
+    for extra in extras:
+        requirements += project["optional-dependencies"][extra]
+    for requirement in requirements:
+        parts = re.fullmatch(r"([A-Za-z0-9._-]+)(>=|==)([0-9.]+)", requirement)
+        if parts is None:
+            raise SystemExit(f"pyproject.toml: {requirement}: write it as name>=version")
+        print(f"{parts[1]}=={PINNED.get(parts[1], parts[3])}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,22 @@
+"""`ofms check`."""
+
+from __future__ import annotations
+
+import click
+
+from ofms.cli.options import json_option, print_json, trust_option
+
+
+@click.command("check")
+@click.argument("dictionary", type=click.Path())
+@trust_option
+@json_option
+def command(dictionary: str, trust: tuple[str, ...], as_json: bool) -> None:
+    """Check a dictionary: its models, costs, smallest budget, clusters per budget; whether it can be deployed."""
+    from ofms.models.dictionary import Dictionary
+    from ofms.report.dictionaries import describe_dictionary, dictionary_tables
+
+    facts = describe_dictionary(Dictionary.read(dictionary, trust=trust))
+    click.echo(dictionary_tables(facts))
+    if as_json:
+        print_json(facts)

@@ -1,0 +1,73 @@
+"""`ofms compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ofms.cli.options import (
+    given_options,
+    json_option,
+    print_json,
+    print_report,
+    setting_options,
+    trust_option,
+    workers_option,
+)
+
+
+@click.command("compare")
+@click.argument("experiment")
+@click.option("--policy", "policies", metavar="NAME", multiple=True, help="All policies by default; can be repeated.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
+@click.option("--seeds", type=click.IntRange(1), help="Number of seeds; 5 by default, 1 for mnist and cifar10.")
+@setting_options
+@click.option(
+    "--out", type=click.Path(), default="results", show_default=True, metavar="DIR", help="Folder for the cells."
+)
+@trust_option
+@workers_option
+@json_option
+def command(
+    experiment: str,
+    policies: tuple[str, ...],
+    seed: int,
+    seeds: int | None,
+    models: str | None,
+    settings: dict[str, Any],
+    out: str,
+    trust: tuple[str, ...],
+    workers: int | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Compare policies on one experiment, over several seeds, beside the paper's figures.
+
+    Finished cells are kept in the folder and not run again.
+    """
+    from ofms.plugins import trust_of
+    from ofms.reproduction.bench import POLICIES, Bench, Size
+    from ofms.reproduction.cells import CellStore
+    from ofms.reproduction.comparison import comparison, first_runs
+    from ofms.reproduction.page import write_section
+
+    folder = Path(out) / f"compare-{Path(experiment).stem}"
+    store = CellStore(
+        folder / "cells",
+        models={} if models is None else {experiment: models},
+        trust=trust_of(trust),
+        workers=workers,
+        keep_runs=True,
+    )
+    bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed))
+    names, values = policies or tuple(POLICIES), given_options(given) | settings
+    section = comparison(bench, names, **values)
+    for table in section.tables:
+        click.echo(table.text() + "\n")
+    write_section(section, folder)
+    click.echo(f"tables and runs in {folder}")
+    print_report(first_runs(bench, names, **values), folder / "report.html")
+    if as_json:
+        print_json({"experiment": experiment, "runs": section.tables[0].data})

@@ -1,0 +1,33 @@
+"""What several commands of a deployment share."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ofms.coordinator.commands import Command
+
+folder_argument = click.argument("folder", type=click.Path(path_type=Path))
+
+
+def send_command(folder: Path, command: Command) -> None:
+    """Queue a command for the server of a deployment."""
+    from ofms.coordinator.commands import give_command
+    from ofms.coordinator.deployment import read_config
+
+    read_config(folder)
+    give_command(folder, command)
+    click.echo("requested; the server does it before its next exchange")
+
+
+def interrupt_on_sigterm() -> None:
+    """Treat SIGTERM, which a service manager sends, as Ctrl-C."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)

@@ -1,0 +1,26 @@
+"""`ofms deploy device`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ofms.cli.deploy.common import folder_argument, interrupt_on_sigterm
+
+
+@click.command("device")
+@folder_argument
+@click.option("--store", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The device's store.")
+@click.option("--server", "address", metavar="HOST:PORT", help="The server's address, if not the one in device.toml.")
+def command(folder: Path, store: Path, address: str | None) -> None:
+    """Transfer messages between the server and a device's store; FOLDER is made by `ofms deploy keys`."""
+    from ofms.coordinator.files import FLOWER, read_device
+    from ofms.flower.processes import free_port, keep_node, supernode_command
+    from ofms.storage.files import require_writable
+
+    entry = read_device(folder)
+    require_writable(store)
+    interrupt_on_sigterm()
+    arguments = supernode_command(folder.absolute(), store.absolute(), address or entry.server, free_port())
+    keep_node(arguments, store.absolute() / FLOWER, click.echo)

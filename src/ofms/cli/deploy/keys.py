@@ -1,0 +1,68 @@
+"""`ofms deploy keys`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ofms.cli.deploy.common import folder_argument
+from ofms.cli.options import named_budgets, trust_option
+
+
+@click.command("keys")
+@folder_argument
+@click.option("--server", "address", metavar="HOST:PORT", help="New deployment: the server's address for devices.")
+@click.option("--models", type=click.Path(path_type=Path), metavar="DIR", help="New deployment: its dictionary.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="Other names and addresses of the server.")
+@click.option("--interval", type=int, default=20, show_default=True, help="Samples between two exchanges.")
+@click.option("--rounds", type=int, default=100_000, show_default=True, help="The horizon, in samples.")
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME=BUDGET",
+    callback=named_budgets,
+    help="A new device and its memory for models: 64MiB, or 5 for five times the largest model.",
+)
+@click.option("--revoke", multiple=True, metavar="NAME", help="Revoke a device's key.")
+@trust_option
+def command(
+    folder: Path,
+    address: str | None,
+    models: Path | None,
+    hosts: tuple[str, ...],
+    interval: int,
+    rounds: int,
+    devices: dict[str, str],
+    revoke: tuple[str, ...],
+    trust: tuple[str, ...],
+) -> None:
+    """Create a deployment (certificate authority, server certificate, device keys); add and revoke devices."""
+    from ofms.coordinator.deployment import Deployment, read_config
+    from ofms.coordinator.files import APP, SERVER, STATE
+    from ofms.coordinator.keys import add_device, make_deployment, revoke_device
+    from ofms.core.errors import InvalidInput
+    from ofms.flower.app import write_app
+    from ofms.storage.locks import is_locked
+
+    if address is not None:
+        if models is None:
+            raise InvalidInput("models", None, "name the server's dictionary: --models DIR")
+        make_deployment(folder, address, models, hosts=hosts, interval=interval, rounds=rounds, trust=trust)
+        write_app(folder / APP)
+        click.echo(f"{folder / SERVER}: the server's configuration; check it before you start the server")
+    address = read_config(folder).address
+    for name, budget in devices.items():
+        own = add_device(folder, name, budget, address)
+        click.echo(f"{own}: copy it to {name} over a trusted channel")
+    for name in revoke:
+        revoke_device(folder, name)
+        click.echo(f"{name} is revoked; a running server disconnects it within seconds")
+    if devices:
+        try:
+            Deployment(folder).coordinator()
+        except InvalidInput as error:
+            click.echo(f"before the server starts, change {folder / SERVER}: {error}")
+        if is_locked(folder / STATE):
+            click.echo("restart the server to admit new devices")

@@ -1,0 +1,22 @@
+"""`ofms deploy server`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ofms.cli.deploy.common import folder_argument, interrupt_on_sigterm
+
+
+@click.command("server")
+@folder_argument
+@click.option("--listen", metavar="ADDRESS", help="The address to listen on; all by default.")
+def command(folder: Path, listen: str | None) -> None:
+    """Run the server of a deployment from its last checkpoint, until its horizon or Ctrl-C."""
+    from ofms.flower.supervisor import Supervisor
+
+    interrupt_on_sigterm()
+    with Supervisor(folder, listen=listen, echo=click.echo) as supervisor:
+        click.echo(f"listening on {supervisor.listen}:{supervisor.port}; Ctrl-C stops, the same command continues")
+        supervisor.run()

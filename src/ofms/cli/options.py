@@ -1,0 +1,124 @@
+"""Options and output that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Arguments of `simulate` that are not settings of a policy or a run.
+_NOT_SETTINGS = (
+    *("experiment", "policy", "models", "stream", "out", "loopback"),
+    *("workers", "progress", "resume", "checkpoint", "tracker", "trust", "seed"),
+)
+
+
+def assignments(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """Parse KEY=VALUE; the value is TOML where it is valid TOML, otherwise a string."""
+    import tomllib
+
+    settings: dict[str, Any] = {}
+    for key, text in _pairs(values, "KEY=VALUE"):
+        if key in _NOT_SETTINGS:
+            raise click.BadParameter(f"{key} is not a setting; use the option --{key} where there is one")
+        try:
+            settings[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[key] = text.strip()
+    return settings
+
+
+def named_folders(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Parse EXPERIMENT=DIR."""
+    return dict(_pairs(values, "EXPERIMENT=DIR"))
+
+
+def named_budgets(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Parse NAME=BUDGET, each name once."""
+    pairs = _pairs(values, "NAME=BUDGET")
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise click.BadParameter(f"{name!r} is given twice")
+    return dict(pairs)
+
+
+def _pairs(values: tuple[str, ...], form: str) -> list[tuple[str, str]]:
+    pairs = []
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key.strip() or not text.strip():
+            raise click.BadParameter(f"{value!r} is not {form}")
+        pairs.append((key.strip(), text))
+    return pairs
+
+
+def setting_options(command: Command) -> Command:
+    """Options that describe a fleet and a policy's settings."""
+    options = [
+        click.option("--preset", metavar="NAME", help="Named settings; see `ofms list`."),
+        click.option(
+            "--budget", metavar="B", help="Memory per client: 5 (times the largest model), 64MiB, 3:60%,5:40%."
+        ),
+        click.option("--bandwidth", metavar="E", help="Upload of all clients: 50% of the summed budgets, 1GiB."),
+        click.option("--rounds", type=int, help="Samples per client."),
+        click.option("--clients", type=int, help="Number of clients."),
+        click.option("--models", type=click.Path(), metavar="DIR", help="Your own dictionary."),
+        click.option(
+            "--set", "settings", multiple=True, metavar="KEY=VALUE", callback=assignments, help="Any other setting."
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def trust_option(command: Command) -> Command:
+    """`--trust PACKAGE`: packages whose code may be imported by name."""
+    return click.option(
+        "--trust",
+        multiple=True,
+        metavar="PACKAGE",
+        help="A package whose policies, architectures and datasets may be imported; can be repeated.",
+    )(command)
+
+
+def workers_option(command: Command) -> Command:
+    return click.option(
+        "--workers",
+        type=click.IntRange(1),
+        help="Number of threads; one per core by default. The result does not depend on it.",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")(command)
+
+
+def given_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def print_json(record: dict[str, Any]) -> None:
+    """Print one line of JSON; numbers that are not finite become null."""
+    import msgspec
+
+    click.echo(msgspec.json.encode(record).decode())
+
+
+def print_report(runs: Sequence[Path], out: Path | None) -> None:
+    """Write the report and print its path; where it cannot be written, print why: the run itself is done."""
+    from ofms.core.errors import InvalidInput
+    from ofms.report.page import write_report
+
+    try:
+        click.echo(f"report: {write_report(runs, out)}")
+    except InvalidInput as error:
+        click.echo(f"no report: {error.remedy}", err=True)

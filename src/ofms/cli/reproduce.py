@@ -1,0 +1,52 @@
+"""`ofms reproduce`."""
+
+from __future__ import annotations
+
+import click
+
+from ofms.cli.options import named_folders, trust_option, workers_option
+
+
+@click.command("reproduce")
+@click.argument("target", default="all")
+@click.option("--quick", is_flag=True, help="Fewer clients and rounds, models pre-trained for one epoch: minutes.")
+@click.option("--seeds", type=click.IntRange(1), help="Number of seeds; 5 by default, 1 for mnist and cifar10.")
+@click.option("--column", "columns", multiple=True, metavar="EXPERIMENT", help="All datasets by default.")
+@click.option(
+    "--models", multiple=True, metavar="EXPERIMENT=DIR", callback=named_folders, help="The dictionary of a dataset."
+)
+@click.option("--out", type=click.Path(), default="results", show_default=True, metavar="DIR")
+@click.option("--show", is_flag=True, help="Show finished cells; run nothing.")
+@trust_option
+@workers_option
+def command(
+    target: str,
+    quick: bool,
+    seeds: int | None,
+    columns: tuple[str, ...],
+    models: dict[str, str],
+    out: str,
+    show: bool,
+    trust: tuple[str, ...],
+    workers: int | None,
+) -> None:
+    """Reproduce the paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; and measurements
+    that it does not have: digits, gain, interval, bandwidth, server, choices; or all.
+
+    Finished cells are kept in the folder; the same command continues an interrupted reproduction.
+    """
+    from ofms.plugins import trust_of
+    from ofms.reproduction.page import reproduce_targets
+
+    reproduce_targets(
+        target,
+        out=out,
+        quick=quick,
+        seeds=seeds,
+        columns=columns,
+        models=models,
+        run=not show,
+        trust=trust_of(trust),
+        workers=workers,
+        echo=click.echo,
+    )

@@ -1,0 +1,73 @@
+"""`ofms run`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ofms.cli.options import (
+    given_options,
+    json_option,
+    print_json,
+    print_report,
+    setting_options,
+    trust_option,
+    workers_option,
+)
+
+
+@click.command("run")
+@click.argument("experiment", required=False)
+@click.option("--policy", metavar="NAME", help="ofms-ft by default; see `ofms list`; or a module of your own.")
+@click.option("--seed", type=int, help="0 by default.")
+@click.option("--out", type=click.Path(), metavar="DIR", help="The run's folder; a new one under `runs` by default.")
+@setting_options
+@trust_option
+@workers_option
+@click.option("--loopback", is_flag=True, help="Client by client through messages: slow, the reference for tests.")
+@click.option("--resume", type=click.Path(), metavar="RUN", help="Resume an interrupted run, with its configuration.")
+@click.option("--tracker", metavar="NAME", help="Also log to tensorboard or mlflow.")
+@click.option("--checkpoint", type=float, metavar="S", help="Seconds between two checkpoints; 30 by default.")
+@json_option
+def command(
+    experiment: str | None,
+    policy: str | None,
+    models: str | None,
+    out: str | None,
+    settings: dict[str, Any],
+    trust: tuple[str, ...],
+    workers: int | None,
+    loopback: bool,
+    resume: str | None,
+    tracker: str | None,
+    checkpoint: float | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Run one policy on an experiment (digits by default, which needs no download)."""
+    from ofms.simulator.api import simulate
+
+    if resume is not None and experiment is not None:
+        raise click.UsageError(f"--resume {resume} has its own experiment; leave out {experiment}")
+    result = simulate(
+        experiment or "digits",
+        policy=policy,
+        models=models,
+        out=out if out is not None else resume is None,
+        loopback=loopback,
+        workers=workers,
+        progress=True,
+        resume=resume,
+        checkpoint=checkpoint,
+        tracker=tracker,
+        trust=trust,
+        **(given_options(given) | settings),
+    )
+    click.echo(result.table())
+    config, seconds = result.config, result.figures["seconds"]
+    click.echo(f"{config.clients} clients, {config.rounds} rounds in {seconds:.1f} s; run in {result.folder}")
+    if result.folder is not None:
+        print_report([result.folder], None)
+    if as_json:
+        print_json(result.figures)

@@ -1,0 +1,177 @@
+"""Objects of the user's own, named as `package.module:name`: policies, architectures and datasets.
+
+Importing a module runs it. A reference that stands in a file or a message is therefore followed only into packages
+that the user named, and that is checked before anything is imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from ofms.core.errors import InvalidInput
+
+SYNTAX = "package.module:name"
+_REFERENCE = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Which packages the user's own code may come from.
+
+    Attributes
+    ----------
+    packages
+        Names of packages or modules; what is inside a package is trusted with it.
+    folders
+        Where they are looked for first, then on Python's path.
+
+    Examples
+    --------
+    >>> Trust(("pumps",)).covers("pumps.networks"), Trust(("pumps",)).covers("pumps2")
+    (True, False)
+    """
+
+    packages: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for package in self.packages:
+            if not all(part.isidentifier() for part in package.split(".")):
+                raise InvalidInput("trust", package, "name a package, as in --trust package")
+
+    def covers(self, module: str) -> bool:
+        """Whether a module belongs to a trusted package."""
+        return any(module == package or module.startswith(f"{package}.") for package in self.packages)
+
+    def __or__(self, other: Trust) -> Trust:
+        return Trust(
+            tuple(dict.fromkeys([*self.packages, *other.packages])),
+            tuple(dict.fromkeys([*self.folders, *other.folders])),
+        )
+
+
+NO_TRUST = Trust()
+
+
+def trust_of(given: Trust | str | Iterable[str]) -> Trust:
+    """The trust that a caller gives, as a record or as names of packages, with the folders where those are now.
+
+    Nothing is imported. Installed packages are left to Python's path.
+    """
+    if isinstance(given, Trust):
+        return given
+    packages = (given,) if isinstance(given, str) else tuple(given)
+    folders = [_folder_of(package.partition(".")[0]) for package in packages]
+    return Trust(packages, tuple(dict.fromkeys(folder for folder in folders if folder is not None)))
+
+
+def _folder_of(package: str) -> str | None:
+    """The folder in which a top-level package or module of the user's own is found; None for any other."""
+    spec = PathFinder.find_spec(package)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations is not None:
+        folder = Path(next(iter(spec.submodule_search_locations))).absolute().parent
+    else:
+        folder = Path(str(spec.origin)).absolute().parent
+    installed = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")}
+    return None if str(folder) in installed else str(folder)
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text has the form `package.module:name`."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def module_of(reference: str) -> str:
+    """The module of a reference.
+
+    >>> module_of("pumps.networks:small")
+    'pumps.networks'
+    """
+    return reference.partition(":")[0]
+
+
+def load_object(reference: str, *, field: str, trusted: Trust) -> Any:
+    """Import what `package.module:name` refers to.
+
+    Parameters
+    ----------
+    field
+        What an error calls the reference.
+    trusted
+        Where it may come from. A function or class must also be defined there: what a trusted module imports from
+        elsewhere is not trusted with it.
+    """
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise InvalidInput(field, reference, f"write it as {SYNTAX}")
+    module_name, name = match["module"], match["name"]
+    if not trusted.covers(module_name):
+        raise _untrusted(field, reference, module_name)
+    with _searched(trusted.folders):
+        module = _import(module_name, field, reference)
+    try:
+        found = getattr(module, name)
+    except AttributeError:
+        raise InvalidInput(field, reference, f"module {module_name} has no {name!r}") from None
+    home = getattr(found, "__module__", None) or ""
+    if (inspect.isroutine(found) or inspect.isclass(found)) and not trusted.covers(home):
+        raise _untrusted(field, reference, home or "builtins")
+    return found
+
+
+def _untrusted(field: str, reference: str, module: str) -> InvalidInput:
+    package = module.partition(".")[0]
+    return InvalidInput(
+        field,
+        reference,
+        f"it would run code of {module}, which you have not trusted; if you know that package, "
+        f'add --trust {package} (in Python trust=({package!r},), in an experiment [trust] packages = ["{package}"])',
+    )
+
+
+def _import(module: str, field: str, reference: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            where = "in the folder of the command or experiment, or among what is installed"
+            raise InvalidInput(field, reference, f"there is no module {error.name} {where}") from None
+        raise InvalidInput(field, reference, _failure(error)) from None
+    except (Exception, SystemExit) as error:  # The user's code may fail in any way.
+        raise InvalidInput(field, reference, _failure(error)) from None
+
+
+def _failure(error: BaseException) -> str:
+    """Where an import failed, and of what, in one line."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    last = frames[-1]
+    return f"{last.filename}, line {last.lineno}: {reason}"
+
+
+@contextmanager
+def _searched(folders: Iterable[str]) -> Iterator[None]:
+    """Put folders at the front of Python's path for an import, and at its end for those that come later."""
+    added = [folder for folder in folders if folder not in sys.path]
+    sys.path[:0] = added
+    try:
+        yield
+    finally:
+        for folder in added:
+            sys.path.remove(folder)
+        sys.path += added

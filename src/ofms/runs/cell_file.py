@@ -1,0 +1,132 @@
+"""Cells of a reproduction on disk: one finished run as JSON, without arrays over models."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from ofms.core.errors import InvalidInput
+from ofms.core.version import __version__
+from ofms.runs.config import RunConfig
+from ofms.runs.result import Result, config_figures
+from ofms.storage.files import write_whole
+
+
+class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
+    """The JSON of a cell: `scores` and `regret` by client, regret over rounds with its 10 and 90 % quantiles."""
+
+    format: Literal["ofms-cell/1"] = "ofms-cell/1"
+    config: RunConfig
+    loopback: bool
+    command: str
+    revision: str
+    metric: str
+    scores: list[float]
+    regret: list[float]
+    best_in_hindsight: float
+    random_model: float
+    bound: float | None
+    not_covered: str
+    regret_over_rounds: list[float]
+    regret_quantiles: list[list[float]]
+    groups: float
+    bytes_down: int
+    bytes_up: int
+    most_bytes_held: int
+    client_seconds: float | None
+    seconds: float
+    version: str
+    machine: str
+
+
+# Figures that a cell keeps under the names that a run's summary has for them.
+_FIGURES = (
+    *("revision", "metric", "best_in_hindsight", "random_model", "bound", "groups", "bytes_down", "bytes_up"),
+    *("most_bytes_held", "client_seconds"),
+)
+
+
+def write_cell(result: Result, path: Path, *, config: RunConfig, command: str) -> None:
+    """Keep a run as a cell.
+
+    Parameters
+    ----------
+    config
+        The configuration that the cell is found by.
+    command
+        What repeats it.
+    """
+    rounds = result.rounds
+    cell = _CellFile(
+        config=config,
+        loopback=bool(result.config.loopback),
+        command=command,
+        scores=_rounded(result.score),
+        regret=_rounded(result.regret()),
+        not_covered=result.figures["not_covered"] or "",
+        regret_over_rounds=_rounded(rounds["regret"], 5),
+        regret_quantiles=[_rounded(rounds[name], 5) for name in ("regret_10", "regret_90")],
+        seconds=round(result.figures["seconds"], 1),
+        version=__version__,
+        machine=machine(),
+        **{name: result.figures[name] for name in _FIGURES},
+    )
+    write_whole(path, msgspec.json.encode(cell) + b"\n")
+
+
+def read_cell(path: Path) -> Result:
+    """Read a cell; FileNotFoundError where there is none."""
+    content = path.read_bytes()
+    try:
+        cell = msgspec.json.decode(content, type=_CellFile)
+        low, high = (np.array(values) for values in cell.regret_quantiles)
+        # Earlier versions wrote commands without quotes.
+        command = shlex.join(shlex.split(cell.command))
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidInput("cell", path, f"it is damaged ({error}); remove it to run it again") from None
+    config = msgspec.structs.replace(cell.config, loopback=cell.loopback or None)
+    clients = {"score": np.array(cell.scores), "regret": np.array(cell.regret)}
+    kept = {name: getattr(cell, name) for name in (*_FIGURES, "seconds", "version", "machine")}
+    computed = {
+        "command": command,
+        "mean": float(clients["score"].mean()),
+        "std": float(clients["score"].std()),
+        "regret": float(clients["regret"].mean()),
+        "not_covered": cell.not_covered or None,
+    }
+    regret = np.array(cell.regret_over_rounds)
+    rounds = {"round": np.arange(1, len(regret) + 1), "regret": regret, "regret_10": low, "regret_90": high}
+    figures = config_figures(config) | kept | computed
+    return Result(config, figures, clients, rounds, name=config.policy)
+
+
+def content_key(made: object) -> str:
+    """A short hash of what determines a file's content, for its name."""
+    return hashlib.sha256(msgspec.json.encode(made, order="deterministic")).hexdigest()[:12]
+
+
+def machine() -> str:
+    """Cores, processor and Python version, in one line."""
+    return f"{os.cpu_count()} cores of {_processor()}, Python {platform.python_version()}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _rounded(values: Iterable[float], digits: int = 7) -> list[float]:
+    """More digits than any table shows, in small files."""
+    return [float(f"{value:.{digits}g}") for value in values]

@@ -1,0 +1,100 @@
+"""Experiments and presets from their files."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ofms.core.errors import InvalidInput
+from ofms.plugins import NO_TRUST, Trust
+from ofms.policies import MODULES
+from ofms.policies.registry import require_policy_name, setting_names
+from ofms.runs.schemas import Experiment, PolicyTables, Preset
+from ofms.storage.schema import convert
+
+_PACKAGE = "ofms.runs"
+
+
+def load_experiment(name: str) -> Experiment:
+    """An experiment that comes with the package, or a TOML file of one's own."""
+    if not name.endswith(".toml"):
+        experiment = convert(_packaged("experiments", name), Experiment)
+    else:
+        try:
+            content = Path(name).read_bytes()
+        except OSError as error:
+            raise InvalidInput("experiment", name, f"{error.strerror}; name an existing file") from None
+        values = _parsed(content, name)
+        if "settings" in values:
+            remedy = "settings belong to a policy: write them in a table for each, as in [policies.ofms-ft]"
+            raise InvalidInput("settings", name, remedy)
+        experiment = _placed(convert(values, Experiment), name)
+    require_tables("policies", experiment.policies)
+    return experiment
+
+
+def load_preset(name: str) -> Preset:
+    """A preset that comes with the package."""
+    preset = convert(_packaged("presets", name), Preset)
+    for part in ("policies", "classification", "regression"):
+        require_tables(part, getattr(preset, part))
+    return preset
+
+
+def available(folder: str) -> list[str]:
+    """The names of the package's `experiments` or `presets`."""
+    files = resources.files(_PACKAGE).joinpath(folder).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def require_tables(field: str, tables: PolicyTables) -> None:
+    """Refuse a table of an unknown policy, and an unknown setting of a built-in one.
+
+    Nothing is imported for the user's own policies: their tables are checked when they run.
+    """
+    for policy, settings in tables.items():
+        require_policy_name(field, policy)
+        if policy in MODULES:
+            require_settings(f"{field}.{policy}", settings, policy)
+
+
+def require_settings(field: str, settings: dict[str, Any], policy: str, trust: Trust = NO_TRUST) -> None:
+    """Refuse a setting that a policy does not have."""
+    known = setting_names(policy, trust)
+    for name in settings.keys() - known:
+        raise InvalidInput(field, name, f"policy {policy} has no such setting; it has {', '.join(sorted(known))}")
+
+
+def _placed(experiment: Experiment, name: str) -> Experiment:
+    """An experiment of one's own; relative paths in it start at its file's folder."""
+    if (experiment.dataset is None) == (experiment.stream is None):
+        raise InvalidInput("experiment", name, "name a dataset, or describe a stream of your own in [stream]")
+    if experiment.stream is None and (experiment.clients is None or experiment.rounds is None):
+        raise InvalidInput("experiment", name, "say how many clients and rounds of the dataset")
+    here = Path(name).absolute().parent
+    stream, models, trust = experiment.stream, experiment.models, experiment.trust
+    if stream is not None:
+        stream = replace(stream, file=str(here / stream.file))
+    if models is not None:
+        models = str(here / models)
+    if trust is not None:
+        trust = msgspec.structs.replace(trust, folders=tuple(str(here / folder) for folder in trust.folders))
+    return msgspec.structs.replace(experiment, stream=stream, models=models, trust=trust)
+
+
+def _packaged(folder: str, name: str) -> dict[str, Any]:
+    if name not in available(folder):
+        raise InvalidInput(folder.removesuffix("s"), name, f"use one of {', '.join(available(folder))}")
+    return _parsed(resources.files(_PACKAGE).joinpath(folder, f"{name}.toml").read_bytes(), f"{name}.toml")
+
+
+def _parsed(content: bytes, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput("file", source, f"not valid TOML: {error}") from None

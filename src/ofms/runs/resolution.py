@@ -1,0 +1,104 @@
+"""Configuration: defaults < preset < experiment < what the caller sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from ofms.core.choices import admits_none
+from ofms.core.errors import InvalidInput
+from ofms.plugins import NO_TRUST, Trust
+from ofms.policies.registry import settings_type, trust_in
+from ofms.runs.config import RUN_FIELDS, RunConfig, run_of
+from ofms.runs.loading import load_preset, require_settings
+from ofms.runs.schemas import Experiment
+
+
+def resolve(
+    experiment: Experiment,
+    name: str,
+    *,
+    task: str,
+    policy: str = "ofms-ft",
+    trust: Trust = NO_TRUST,
+    given: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Combine the layers; only the tables of the policy that runs apply.
+
+    Parameters
+    ----------
+    policy
+        Named by the caller, and thereby trusted where it is the user's own.
+    trust
+        Packages that the caller trusts besides those of the experiment's file.
+    given
+        What the caller sets: fields of the run and settings of the policy, by name. A field that is None is not given.
+    """
+    given = dict(given or {})
+    trust = experiment.trusted() | trust | trust_in(policy)
+    preset_name = experiment.preset if given.get("preset") is None else str(given["preset"])
+    preset = load_preset(preset_name)
+    require_settings(f"policies.{policy}", experiment.policies.get(policy, {}), policy, trust)
+    settings: dict[str, Any] = {}
+    for tables in (preset.policies, getattr(preset, task), experiment.policies):
+        settings |= {key: _value(value) for key, value in tables.get(policy, {}).items()}
+    fields: dict[str, Any] = {
+        "experiment": name,
+        "dataset": experiment.dataset,
+        "stream": None if experiment.stream is None else msgspec.to_builtins(experiment.stream),
+        "policy": policy,
+        "preset": preset_name,
+        "seed": 0,
+        "clients": experiment.clients,
+        "rounds": experiment.rounds,
+        "interval": experiment.interval,
+        "budget": experiment.budget,
+        "bandwidth": experiment.bandwidth,
+        "models": experiment.models,
+        "trust": _table(trust),
+        "settings": settings,
+    }
+    return _changed(fields, given, trust)
+
+
+def change(
+    config: RunConfig, given: Mapping[str, Any], policy: str | None = None, trust: Trust = NO_TRUST
+) -> RunConfig:
+    """An earlier run's configuration with some fields and settings set anew."""
+    if policy is not None and policy != config.policy:
+        raise InvalidInput("policy", policy, f"the run was of {config.policy}; start from an experiment instead")
+    trust = config.trusted() | trust | trust_in(policy or "")
+    return _changed(msgspec.to_builtins(config) | {"trust": _table(trust)}, given, trust)
+
+
+def _changed(fields: dict[str, Any], given: Mapping[str, Any], trust: Trust) -> RunConfig:
+    """The configuration of a run with what the caller sets, and all of its policy's settings written out."""
+    policy = fields["policy"]
+    hints = get_type_hints(settings_type(policy, trust))
+    for key, value in given.items():
+        if key in RUN_FIELDS:
+            fields[key] = fields.get(key) if value is None else value
+        elif key not in hints:
+            names = ", ".join(sorted(hints.keys() | RUN_FIELDS - {"models"}))
+            raise InvalidInput("set", key, f"policy {policy} has no such setting; there are {names}")
+        elif value is not None or admits_none(hints[key]):
+            fields["settings"][key] = _value(value)
+    config = run_of(fields)
+    written_out = {key: value for key, value in asdict(config.policy_settings()).items() if value is not None}
+    return msgspec.structs.replace(config, settings=written_out)
+
+
+def _table(trust: Trust) -> dict[str, Any] | None:
+    """A run's `[trust]`; None where nothing is trusted."""
+    if not trust.packages:
+        return None
+    return {"packages": trust.packages, "folders": [str(Path(folder).absolute()) for folder in trust.folders]}
+
+
+def _value(value: Any) -> Any:
+    """Map "none" to None: TOML and the command line have no null."""
+    return None if isinstance(value, str) and value.lower() == "none" else value

@@ -1,0 +1,81 @@
+"""What the files of experiments and presets hold."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from ofms.data.table import TableSource
+from ofms.plugins import NO_TRUST, Trust
+from ofms.storage.schema import convert
+
+# A policy's name, and settings of it.
+PolicyTables = dict[str, dict[str, Any]]
+
+
+class Network(msgspec.Struct, forbid_unknown_fields=True):
+    """One kind of network of a dictionary; each is trained on each of the dataset's training sets."""
+
+    name: str
+    architecture: str
+    options: dict[str, Any]
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    rate: float = 0.01
+    momentum: float = 0.9
+    initialisation: Literal["default", "glorot-uniform", "glorot-normal", "uniform", "normal"] = "default"
+
+
+class Pretraining(msgspec.Struct, forbid_unknown_fields=True):
+    """How an experiment's dictionary is made; `common` holds what its networks share."""
+
+    epochs: int
+    batch_size: int
+    networks: list[dict[str, Any]]
+    common: dict[str, Any] = {}
+    seed: int = 0
+
+    def kinds(self) -> list[Network]:
+        """The networks, with the common values filled in."""
+        return [convert(self.common | network, Network) for network in self.networks]
+
+
+class TrustTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """`[trust]`: packages whose code may run, and the folders that they are imported from."""
+
+    packages: tuple[str, ...]
+    folders: tuple[str, ...] = (".",)
+
+    def record(self) -> Trust:
+        return Trust(self.packages, self.folders)
+
+
+class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """An experiment's file: on a dataset, or on a stream of one's own."""
+
+    summary: str
+    dataset: str | None = None
+    stream: TableSource | None = None
+    clients: int | None = None
+    rounds: int | None = None
+    budget: str
+    bandwidth: str
+    preset: str = "published"
+    interval: int = 1
+    models: str | None = None
+    policies: PolicyTables = {}
+    trust: TrustTable | None = None
+    pretraining: Pretraining | None = None
+
+    def trusted(self) -> Trust:
+        """The packages that its file trusts."""
+        return NO_TRUST if self.trust is None else self.trust.record()
+
+
+class Preset(msgspec.Struct, forbid_unknown_fields=True):
+    """A preset's file: settings of each policy, and those that depend on the task."""
+
+    summary: str
+    policies: PolicyTables = {}
+    classification: PolicyTables = {}
+    regression: PolicyTables = {}

@@ -1,0 +1,99 @@
+"""One run: a simulation, its metrics, and the observers that follow it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from ofms.data.stream import Stream
+from ofms.models.dictionary import Dictionary
+from ofms.policies.fleet import Fleet
+from ofms.policies.protocol import Policy
+from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, restore
+from ofms.runs.config import RunConfig
+from ofms.runs.folder import RunFolder
+from ofms.runs.observers import CheckpointObserver, Observer
+from ofms.runs.result import Result
+from ofms.runs.trackers import start_tracker
+from ofms.simulator.metrics import Line, Measurement
+from ofms.simulator.progress import Progress
+from ofms.simulator.simulation import make_simulation
+
+
+def run(
+    config: RunConfig,
+    policy: Policy,
+    fleet: Fleet,
+    dictionary: Dictionary,
+    stream: Stream,
+    *,
+    folder: Path | None,
+    resumed: bool,
+    workers: int | None,
+    progress: bool,
+    checkpoint: float,
+    tracker: str | None,
+) -> Result:
+    """Run a policy to its end, from its last checkpoint where it was interrupted; observers follow it."""
+    simulation = make_simulation(
+        policy,
+        fleet,
+        dictionary,
+        stream,
+        seed=config.seed,
+        hindsight=config.hindsight,
+        dtype=getattr(torch, config.dtype),
+        loopback=bool(config.loopback),
+        workers=workers,
+    )
+    measurement = Measurement(
+        stream.clients,
+        len(dictionary),
+        loss_bound=policy.loss_bound,
+        hindsight=config.hindsight,
+        history=config.history,
+    )
+    metric = "accuracy" if stream.task == "classification" else "mse"
+    parts: dict[str, Flattenable] = {"simulation": simulation, "measurement": measurement}
+    inputs = Inputs(fleet.catalogue.revision, stream.fingerprint())
+    done, seconds = restore(folder, parts, inputs) if resumed and folder is not None else (0, 0.0)
+    began = time.perf_counter() - seconds
+    lines: list[Line] = []
+    with ExitStack() as stack:
+        observers: list[Observer] = []
+        if folder is not None:
+            written = stack.enter_context(RunFolder(folder, config, rounds=done))
+            lines += written.lines
+            observers.append(written)
+            if tracker is not None:
+                observers.append(stack.enter_context(start_tracker(tracker, config, folder)))
+        if progress:
+            observers.append(stack.enter_context(Progress(policy.name, metric, config.rounds, before=lines)))
+        if folder is not None:
+            checkpoints = Checkpoints(folder, checkpoint, parts, inputs)
+            follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
+            observers.append(stack.enter_context(follower))
+        for exchange in simulation.exchanges():
+            new = measurement.add(exchange)
+            lines += new
+            for observer in observers:
+                observer.on_rounds(new)
+        result = Result.from_measurement(
+            config,
+            metric=metric,
+            clients=measurement.per_client() | {"budget": fleet.budgets} | simulation.client_figures(),
+            history=measurement.first_clients(),
+            lines=lines,
+            seconds=time.perf_counter() - began,
+            bound=policy.bound,
+            not_covered=policy.not_covered,
+            revision=fleet.catalogue.revision,
+            models=fleet.catalogue.names,
+            folder=folder,
+        )
+        for observer in observers:
+            observer.on_finish(result)
+    return result

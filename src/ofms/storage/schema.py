@@ -1,0 +1,68 @@
+"""Values from files and messages, converted to typed records; a wrong one is named with its field and the remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from ofms.core.choices import choices_in, members_of, remedy_for
+from ofms.core.errors import InvalidInput
+
+T = TypeVar("T")
+_STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
+
+
+def convert(values: Any, kind: type[T]) -> T:
+    """A record of `kind` from plain values, or a refusal in one line.
+
+    >>> from dataclasses import make_dataclass
+    >>> from typing import Literal
+    >>> convert({"task": "both"}, make_dataclass("Job", [("task", Literal["one", "all"])]))
+    Traceback (most recent call last):
+    ...
+    ofms.core.errors.InvalidInput: task = both: use one of one, all
+    """
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise invalid_input(error, values, kind) from None
+
+
+def invalid_input(error: msgspec.ValidationError, values: Any, kind: Any) -> InvalidInput:
+    """The field, its value and the remedy, from what msgspec says: "Expected `int`, got `str` - at `$.rounds`"."""
+    reason, _, path = str(error).partition(" - at `$")
+    steps = [match["key"] or match["index"] for match in _STEP.finditer(path.rstrip("`"))]
+    annotation: Any = kind
+    for step in steps:
+        values, annotation = _value_at(values, step), _annotation_at(annotation, step)
+    field = path.rstrip("`").removeprefix(".") or "configuration"
+    shown = "…" if values is None or (not steps and isinstance(values, Mapping)) else values
+    if choices_in(annotation):
+        return InvalidInput(field, shown, remedy_for(annotation))
+    return InvalidInput(field, shown, reason[:1].lower() + reason[1:].replace("`", "'"))
+
+
+def _value_at(values: Any, step: str) -> Any:
+    if isinstance(values, Mapping):
+        return values.get(step)
+    if isinstance(values, list | tuple) and step.isdigit() and int(step) < len(values):
+        return values[int(step)]
+    return None
+
+
+def _annotation_at(annotation: Any, step: str) -> Any:
+    """The annotation one step down; None where it is not known."""
+    for member in members_of(annotation):
+        found = _annotation_at(member, step)
+        if found is not None:
+            return found
+    if is_dataclass(annotation) or (isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)):
+        return get_type_hints(annotation).get(step)
+    arguments = get_args(annotation)
+    if get_origin(annotation) in (dict, Mapping):
+        return arguments[1]
+    return arguments[0] if arguments else None
