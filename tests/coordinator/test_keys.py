@@ -138,8 +138,8 @@ def test_a_deployment_of_ones_own_networks_names_their_package(tmp_path: Path, m
     """Without --trust nothing of the package is imported; with it, `server.toml` says so and the server reads it."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "fleet_networks.py").write_text(
-        "from torch import nn\n\n\n"
-        "def small(width):\n    return nn.Sequential(nn.Linear(3, width), nn.Linear(width, 1))\n"
+        "from torch.nn import Linear, Sequential\n\n\n"
+        "def small(width):\n    return Sequential(Linear(3, width), Linear(width, 1))\n"
     )
     monkeypatch.syspath_prepend(tmp_path / "code")
     architectures = {name: ("fleet_networks:small", {"width": 2 + k}) for k, name in enumerate("abc")}

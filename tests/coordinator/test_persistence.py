@@ -19,6 +19,7 @@ from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.roster import read_roster, write_roster
 from ofms.coordinator.status import read_status, status_text
 from ofms.models.dictionary import Dictionary
+from ofms.runs.config import without_nothing
 from tests.deployments import SETTINGS, DirectFleet, make_fleet, parameters
 from tests.devices import CLIENTS
 
@@ -222,7 +223,7 @@ def test_what_may_change_at_a_restart(
     fleet.join(persistence)
     fleet.exchange(persistence)
     persistence.close()
-    values = msgspec.to_builtins(Deployment(folder).config) | change
+    values = without_nothing(msgspec.to_builtins(Deployment(folder).config)) | change
     (folder / SERVER).write_text(tomli_w.dumps(values))
     if message is not None:
         with pytest.raises(ofms.InvalidInput, match=message):
@@ -292,7 +293,7 @@ def test_devices_may_be_added_to_a_deployment_that_went_on_for_a_while(tmp_path:
 )
 def test_a_server_file_that_makes_no_sense_is_one_line(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     folder = make_fleet(tmp_path / "fleet")
-    values = msgspec.to_builtins(Deployment(folder).config) | change
+    values = without_nothing(msgspec.to_builtins(Deployment(folder).config)) | change
     (folder / SERVER).write_text(tomli_w.dumps(values))
     with pytest.raises(ofms.InvalidInput, match=message):
         PersistentCoordinator(Deployment(folder))

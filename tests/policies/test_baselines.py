@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ofms.core.draws import Draws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants
-from ofms.policies.budgeted_experts import bin_probabilities, pack_bins
+from ofms.policies.bins import bin_probabilities, pack_bins
 from ofms.policies.exp3 import Exp3
 from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy

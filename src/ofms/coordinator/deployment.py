@@ -16,6 +16,7 @@ from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import Trust
 from ofms.policies.registry import setting_names
+from ofms.runs.config import without_nothing
 from ofms.runs.schemas import TrustTable
 from ofms.runs.units import parse_bandwidth, parse_budgets
 from ofms.storage.files import write_whole
@@ -130,7 +131,5 @@ def read_config(folder: Path) -> ServerConfig:
 
 
 def write_config(folder: Path, config: ServerConfig) -> None:
-    """Write `server.toml`; settings that are None are left out, because TOML has no null."""
-    values = msgspec.to_builtins(config)
-    values["settings"] = {name: value for name, value in config.settings.items() if value is not None}
-    write_whole(folder / SERVER, tomli_w.dumps(values).encode())
+    """Write `server.toml`; what is None is left out, because TOML has no null."""
+    write_whole(folder / SERVER, tomli_w.dumps(without_nothing(msgspec.to_builtins(config))).encode())

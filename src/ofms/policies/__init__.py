@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         probabilities,
     )
     from ofms.core.typing import Flags, Floats, Integers
+    from ofms.policies.exp3 import Exp3
     from ofms.policies.exp3_client import Exp3Client
     from ofms.policies.fleet import Fleet
     from ofms.policies.follower_client import FollowerClient
@@ -42,6 +43,7 @@ _HOMES = {
         *("loss_estimates", "one_hot", "probabilities"),
     ),
     "ofms.core.typing": ("Flags", "Floats", "Integers"),
+    "ofms.policies.exp3": ("Exp3",),
     "ofms.policies.exp3_client": ("Exp3Client",),
     "ofms.policies.fleet": ("Fleet",),
     "ofms.policies.follower_client": ("FollowerClient",),
@@ -76,6 +78,7 @@ __all__ = [
     "Count",
     "Draws",
     "Epochs",
+    "Exp3",
     "Exp3Client",
     "Flags",
     "Fleet",

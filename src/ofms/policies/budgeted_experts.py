@@ -21,9 +21,9 @@ import numpy as np
 from ofms.core import selection
 from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.messages import Catalogue, Grants, Plan
-from ofms.core.packing import first_fit_decreasing
 from ofms.core.rates import resolve_rate
 from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.bins import bin_probabilities, pack_bins
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.protocol import Algorithm, Policy
@@ -95,26 +95,6 @@ class Client:
     def learn(self, state: State, plan: Plan, losses: Floats) -> State:
         estimates = selection.loss_estimates(losses, plan.held, plan.inclusion)
         return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates))
-
-
-def pack_bins(catalogue: Catalogue, budgets: Integers) -> tuple[Integers, Integers]:
-    """[N, K] the bin of each model for clients of some budgets, and [N] R, the number of bins."""
-    kinds, kind = np.unique(budgets, return_inverse=True)
-    packings = [first_fit_decreasing(catalogue.storage, int(budget)) for budget in kinds]
-    place = np.stack([packing.bin for packing in packings])[kind]
-    return place, np.array([packing.count for packing in packings])[kind]
-
-
-def bin_probabilities(pmf: Floats, place: Integers, bins: int) -> Floats:
-    """[N, K] the probability that the bin of a model is drawn: the sum over its models.
-
-    >>> bin_probabilities(np.array([[0.5, 0.2, 0.3]]), np.array([[0, 1, 0]]), 2).tolist()
-    [[0.8, 0.2, 0.8]]
-    """
-    rows = np.arange(len(pmf))[:, None] * bins
-    total = np.bincount((rows + place).ravel(), weights=pmf.ravel(), minlength=len(pmf) * bins)
-    # A bin whose probabilities underflowed to 0 is never drawn; the least positive number avoids a division by it.
-    return np.maximum(np.take_along_axis(total.reshape(len(pmf), bins), place, axis=1), np.finfo(np.float64).tiny)
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:

@@ -89,11 +89,9 @@ class Client:
         return replace(state, chosen=drawn.chosen, inclusion=drawn.inclusion), drawn.held
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
-        chosen = selection.one_hot(state.chosen, grants.held.shape[1])
-        weight = selection.importance_weights(
-            grants.held, state.inclusion, grants.uploads, grants.groups, self.importance_cap
-        )
-        return state, Plan(grants.held, chosen, state.inclusion, weight)
+        held, cap = grants.held, self.importance_cap
+        weight = selection.importance_weights(held, state.inclusion, grants.uploads, grants.groups, cap)
+        return state, Plan(held, selection.one_hot(state.chosen, held.shape[1]), state.inclusion, weight)
 
     def learn(self, state: State, plan: Plan, losses: Floats) -> State:
         estimates = selection.loss_estimates(losses, plan.held, plan.inclusion)
