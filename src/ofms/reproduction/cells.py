@@ -146,7 +146,8 @@ class CellStore:
         made = [config.identity(), self.dictionary(cell.experiment)[1], cell.loopback]
         if config.stream is not None:
             made.append(config.stream.fingerprint())
-        return self.folder / f"{Path(cell.experiment).stem}-{cell.policy}-seed{cell.seed}-{content_key(made)}.json"
+        policy = cell.policy.replace(":", ".")
+        return self.folder / f"{Path(cell.experiment).stem}-{policy}-seed{cell.seed}-{content_key(made)}.json"
 
     def _run(self, cell: Cell) -> None:
         if not self.config(cell).hindsight:
