@@ -38,7 +38,9 @@ def train_and_evaluate(problem: str, workers: int) -> tuple[Evaluation, list[Ten
             updates = compute.update(window, weights, local).result()
             compute.apply(updates, np.full(models, 0.5))
         adaptation = Adaptation(window, 0.1)
-        evaluation = compute.evaluate((5, 7), held, weights, hindsight=True, adaptation=adaptation).result()
+        evaluation = compute.evaluate(
+            (5, 7), held, weights, observed=held, hindsight=True, adaptation=adaptation
+        ).result()
         return evaluation, [compute.state(model) for model in range(models)]
 
 
@@ -83,7 +85,7 @@ def test_a_client_predicts_with_the_weighted_mean_of_its_models() -> None:
     weights[0, [1, 4]] = [0.25, 0.75]
     weights[1, 2] = 1.0
     with ThreadedCompute(dictionary, stream) as compute:
-        found = compute.evaluate((1, 3), weights > 0, weights, hindsight=False).result()
+        found = compute.evaluate((1, 3), weights > 0, weights, observed=weights > 0, hindsight=False).result()
     x = torch.from_numpy(stream.x[:, 1:3])
     with torch.no_grad():
         outputs = [model.module(x).double().numpy()[..., 0] for model in dictionary.models]

@@ -126,7 +126,9 @@ def test_networks_that_resemble_plain_ones_are_run_as_they_are(make: Callable[[]
     weights = update_weights(dictionary, stream)
     everything = np.ones(weights.shape, dtype=np.bool_)
     with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
-        losses = compute.evaluate((0, 5), everything, everything / 4, hindsight=True).result().losses
+        losses = (
+            compute.evaluate((0, 5), everything, everything / 4, observed=everything, hindsight=True).result().losses
+        )
         found = compute.update(WINDOW, weights, LOCAL["gradient step"]).result()
     x, y = torch.from_numpy(stream.x[:, :5]).double(), torch.from_numpy(stream.y[:, :5]).double()
     with torch.no_grad():

@@ -24,7 +24,7 @@ from ofms.device.device import Device
 from ofms.flower.processes import Process, descendants, free_port
 from ofms.storage.envelope import Envelope, decode
 from tests.flower.deployed import INTERVAL, Deployed, Program, TamperingDevice, label_open_exchange
-from tests.tampering import tampered, without_deltas
+from tests.tampering import changed, tampered, without_deltas
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -134,8 +134,8 @@ def test_faulty_updates_over_the_network_are_refused_and_the_run_continues(tmp_p
             tampering.answer(deployed, lambda envelope: envelope)
             for kind in kinds:
                 tampering.answer(deployed, partial(record_and_corrupt, kind))
-            # An answer to an earlier exchange, in the place of the next answer.
-            tampering.answer(deployed, lambda envelope: answered[-1])
+            # An answer to the exchange before, with the name and opening of this one, so that it is carried.
+            tampering.answer(deployed, lambda envelope: changed(answered[-1], opening=envelope.values["opening"]))
             deployed.finish()
         finally:
             tampering.device.close()

@@ -11,7 +11,9 @@ import pytest
 import ofms
 from ofms.core.schedule import Schedule
 from ofms.core.selection_loss import selection_loss
+from ofms.policies import MODULES
 from ofms.policies.fleet import Fleet
+from ofms.runs.config import available
 from ofms.simulator.simulation import make_simulation
 from tests.problems import image_problem, policy_of, regression_problem
 
@@ -151,3 +153,11 @@ def test_the_frozen_score_is_that_of_the_same_choices_without_fine_tuning() -> N
     assert tuned.clients["frozen_score"].tolist() == pytest.approx(frozen.score.tolist(), rel=1e-6)
     assert tuned.mean != pytest.approx(frozen.mean, rel=1e-3)
     assert "frozen_score" not in frozen.clients
+
+
+@pytest.mark.parametrize("policy", MODULES)
+@pytest.mark.parametrize("preset", available("presets"))
+def test_every_policy_runs_with_every_preset(policy: str, preset: str) -> None:
+    dictionary, stream = regression_problem(rounds=4)
+    result = ofms.simulate(models=dictionary, stream=stream, policy=policy, preset=preset, budget="3", bandwidth="60%")
+    assert np.isfinite(result.score).all()

@@ -24,7 +24,7 @@ class Exchange:
     scores
         [N, n] what the metric averages, for the predictions that clients made.
     losses
-        [N, n, K] the task's losses of observed models; of all models in hindsight; else NaN.
+        [N, n, K] the task's losses of evaluated models, observed ones at least; of all models in hindsight; else NaN.
     model_scores
         [N, n, K] likewise the score of each model by itself.
     client_losses
