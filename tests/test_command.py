@@ -172,7 +172,7 @@ def wrong_inputs(models: Path) -> None:
 
 BAD_DICTIONARIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (lambda models: (models / "net0.safetensors").unlink(), "has no such file"),
-    "truncated": (truncate, "not a whole safetensors file"),
+    "truncated": (truncate, "not a complete safetensors file"),
     "not finite": (poison, "net0: 0.bias = not finite"),
     "wrong shape": (reshape, "0.bias = [3]: architecture 'mlp' has [8] there"),
     "unknown architecture": (rename, "architecture = resnet: use one of mlp, vgg"),
@@ -382,7 +382,7 @@ def test_bounds_speak_only_where_the_theorems_do(models: Path, capsys: pytest.Ca
     assert run("bounds", "--models", models, *QUICK, *server, "--preset", "published") == 0
     assert "server's regret: not covered: the selection loss is not bounded" in capsys.readouterr().out
     assert run("bounds", "--models", models, *QUICK, *server, "--set", "window=5") == 0
-    assert "not covered: the fine-tuning loss is a window's" in capsys.readouterr().out
+    assert "not covered: the fine-tuning loss averages a window" in capsys.readouterr().out
     assert run("bounds", "--models", models, *QUICK, "--set", "learning_rate=0") == 0
     assert "not covered: a learning rate of 0 never learns" in capsys.readouterr().out
     refused(capsys, run("bounds", "--models", models, *QUICK, "--distance", "nan", "--gradient", "1"), "distance = nan")

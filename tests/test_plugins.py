@@ -32,7 +32,7 @@ def test_nothing_is_imported_without_trust(write_module: Writer, tmp_path: Path)
 def test_what_a_trusted_module_imports_is_not_trusted_with_it(write_module: Writer) -> None:
     trust = write_module("importing_one", "from os import system\nfrom subprocess import Popen\n")
     for name, home in (("system", "(posix|nt)"), ("Popen", "subprocess")):
-        with pytest.raises(InvalidInput, match=f"it would run code of {home}, which you have not trusted"):
+        with pytest.raises(InvalidInput, match=f"it would run code from {home}, which is not trusted"):
             load_object(f"importing_one:{name}", field="architecture", trusted=trust)
 
 

@@ -60,7 +60,7 @@ def test_a_server_goes_on_from_its_checkpoint_as_if_nothing_had_happened(tmp_pat
 def test_two_servers_never_share_a_checkpoint(tmp_path: Path) -> None:
     folder = make_fleet(tmp_path / "fleet")
     persistence = PersistentCoordinator(Deployment(folder))
-    with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
+    with pytest.raises(ofms.InvalidInput, match="another process is using it"):
         PersistentCoordinator(Deployment(folder))
     PersistentCoordinator(Deployment(folder), read_only=True)
     persistence.close()

@@ -76,7 +76,7 @@ def test_a_message_that_makes_no_sense_is_answered_with_the_reason(tmp_path: Pat
     with Device(tmp_path, budget=budget) as device:
         name = mailbox.deliver(b"nonsense")
         wait(lambda: mailbox.refusal(name))
-        assert "not a whole envelope" in str(mailbox.refusal(name))
+        assert "not a complete envelope" in str(mailbox.refusal(name))
         mailbox.deliver(coordinator.welcome(0))
         wait(lambda: mailbox.answer(0))
         assert not device.ready

@@ -77,7 +77,7 @@ def test_own_networks_without_an_architecture_cannot_be_written(tmp_path: Path) 
 
 
 def test_a_folder_with_something_in_it_is_not_overwritten(folder: Path) -> None:
-    with pytest.raises(InvalidInput, match="something is there already"):
+    with pytest.raises(InvalidInput, match="it already exists"):
         small().write(folder)
 
 
@@ -150,7 +150,7 @@ def broken_task(folder: Path) -> None:
 
 BROKEN = {
     broken_missing: "a.safetensors: model 'a' has no such file",
-    broken_truncated: "not a whole safetensors file",
+    broken_truncated: "not a complete safetensors file",
     broken_shape: r"0.weight = \[4, 2\]: architecture 'mlp' has \[3, 2\] there",
     broken_not_finite: "a: 0.weight = not finite",
     broken_extra_tensor: "9.weight",

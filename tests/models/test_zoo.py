@@ -72,7 +72,7 @@ def test_a_factory_of_ones_own_is_called() -> None:
 
 
 def test_a_factory_outside_the_zoo_needs_trust(tmp_path: Path) -> None:
-    remedy = r"architecture = os:system: it would run code of os, which you have not trusted; .* add --trust os"
+    remedy = r"architecture = os:system: it would run code from os, which is not trusted; .* add --trust os"
     with pytest.raises(InvalidInput, match=remedy):
         build_module("os:system", {"command": f"touch {tmp_path / 'touched'}"})
     assert not list(tmp_path.iterdir())

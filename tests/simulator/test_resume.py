@@ -184,7 +184,7 @@ def test_what_cannot_go_on_is_refused(stopped: Path, monkeypatch: pytest.MonkeyP
     lock = (stopped / ".lock").open("wb")
     fcntl = pytest.importorskip("fcntl")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
+    with pytest.raises(ofms.InvalidInput, match="another process is using it"):
         resume()
     lock.close()
 

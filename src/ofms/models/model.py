@@ -101,7 +101,7 @@ def read_model(folder: Path, entry: ModelEntry, trust: Trust) -> Model:
     except FileNotFoundError:
         raise InvalidInput("file", path, f"model {entry.name!r} has no such file; copy or train it again") from None
     except (SafetensorError, OSError) as error:
-        raise InvalidInput("file", path, f"not a whole safetensors file ({error}); copy or train it again") from None
+        raise InvalidInput("file", path, f"not a complete safetensors file ({error}); copy or train it again") from None
     expected = stored_tensors(module)
     for name in sorted(expected.keys() | tensors.keys()):
         wanted = list(expected[name].shape) if name in expected else "nothing"
