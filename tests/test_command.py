@@ -177,7 +177,7 @@ BAD_DICTIONARIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "wrong shape": (reshape, "0.bias = [3]: architecture 'mlp' has [8] there"),
     "unknown architecture": (rename, "architecture = resnet: use one of mlp, vgg"),
     "single model": (leave_one, "models = 1"),
-    "wrong inputs": (wrong_inputs, "it does not take samples of shape [64]"),
+    "wrong inputs": (wrong_inputs, "it does not accept samples of shape [64]"),
 }
 
 BAD_ARGUMENTS = {
@@ -272,9 +272,9 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("")
     refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file" / "run"), "cannot be written to")
-    refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file"), "it exists already")
+    refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file"), "it already exists")
     refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file" / "models"), "cannot be written to")
-    refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file"), "it exists already")
+    refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file"), "it already exists")
     refused(capsys, run("pretrain", "digits", "--workers", "-1"), "-1 is not in the range")
 
 
@@ -334,7 +334,7 @@ def test_a_run_is_repeated_from_its_configuration(
     assert different <= {"seconds", "folder"}
     assert first["revision"]
     status = run("run", tmp_path / "one" / "config.toml", "--policy", "mab", "--out", tmp_path / "three")
-    refused(capsys, status, "policy = mab: the run was of fed-omd")
+    refused(capsys, status, "policy = mab: the run used fed-omd")
 
 
 def test_check_says_whether_a_dictionary_can_be_deployed(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def test_any_other_syntax_is_refused(reference: str) -> None:
 
 
 def test_a_missing_module_is_named() -> None:
-    with pytest.raises(InvalidInput, match="there is no module nowhere_to_be_found in the folder of the command"):
+    with pytest.raises(InvalidInput, match="there is no module nowhere_to_be_found in the current folder, "):
         load_object("nowhere_to_be_found.deeper:make", field="policy", trusted=Trust(("nowhere_to_be_found",)))
 
 

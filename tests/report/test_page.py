@@ -55,7 +55,7 @@ def test_the_command_writes_it(runs: list[Path], tmp_path: Path, capsys: pytest.
     assert _main(["report", str(runs[1])]) == 0
     assert str(runs[1] / "report.html") in capsys.readouterr().out
     assert _main(["report", str(tmp_path / "nothing")]) == 2
-    assert "no run is there" in capsys.readouterr().err
+    assert "it is not a run's folder" in capsys.readouterr().err
     for name, message in (("summary.json", "it is not finished"), ("clients.npz", "it is damaged")):
         broken = tmp_path / name
         shutil.copytree(runs[0], broken)

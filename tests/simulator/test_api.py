@@ -72,7 +72,7 @@ def test_a_run_can_be_kept(tmp_path: Path) -> None:
     result = ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run")
     assert result.folder == tmp_path / "run"
     assert (tmp_path / "run" / "summary.json").exists()
-    with pytest.raises(ofms.InvalidInput, match=r"out = .*it exists already"):
+    with pytest.raises(ofms.InvalidInput, match=r"out = .*it already exists"):
         ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run")
 
 
@@ -86,13 +86,13 @@ def test_a_stream_with_nan_is_refused() -> None:
 def test_classes_that_no_model_knows_are_refused() -> None:
     dictionary, stream = image_problem()
     stream.y[0, 0] = 3
-    with pytest.raises(ofms.InvalidInput, match="stream targets = 3: the models know classes 0 to 2"):
+    with pytest.raises(ofms.InvalidInput, match="stream targets = 3: the models predict classes 0 to 2"):
         ofms.simulate(models=dictionary, stream=stream)
 
 
 def test_more_than_the_stream_has_is_refused() -> None:
     dictionary, stream = regression_problem()
-    with pytest.raises(ofms.InvalidInput, match="more clients or rounds"):
+    with pytest.raises(ofms.InvalidInput, match="it has fewer clients or rounds than requested"):
         ofms.simulate(models=dictionary, stream=stream, rounds=1000)
 
 
@@ -128,7 +128,7 @@ def test_a_result_shows_itself(tmp_path: Path) -> None:
     folder = result.save(tmp_path / "saved")
     again = ofms.simulate(str(folder / "config.toml"), models=dictionary, stream=stream)
     assert again.score.tolist() == result.score.tolist(), "what was saved can be repeated"
-    with pytest.raises(ofms.InvalidInput, match="it exists already"):
+    with pytest.raises(ofms.InvalidInput, match="it already exists"):
         result.save(folder)
 
 

@@ -177,9 +177,9 @@ def test_what_cannot_go_on_is_refused(stopped: Path, monkeypatch: pytest.MonkeyP
     other = ofms.Dictionary.from_modules(
         {model.name: torch.nn.Sequential(torch.nn.Linear(3, 1)) for model in dictionary.models}, task="regression"
     )
-    with pytest.raises(ofms.InvalidInput, match="its dictionary was another one"):
+    with pytest.raises(ofms.InvalidInput, match="it was run with another dictionary"):
         resume(models=other)
-    with pytest.raises(ofms.InvalidInput, match="its stream was another one"):
+    with pytest.raises(ofms.InvalidInput, match="it was run with another stream"):
         resume(stream=ofms.Stream(stream.x + 1, stream.y, stream.task))
     lock = (stopped / ".lock").open("wb")
     fcntl = pytest.importorskip("fcntl")
@@ -247,7 +247,7 @@ def test_a_run_client_by_client_goes_on_as_one(policy: str, tmp_path: Path, monk
 
 def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["run", "--resume", str(tmp_path)]) == 2
-    assert "no run is there" in capsys.readouterr().err
+    assert "it is not a run's folder" in capsys.readouterr().err
     assert _main(["run", "digits", "--resume", str(tmp_path)]) == 2
     assert "leave out digits" in capsys.readouterr().err
 
@@ -272,6 +272,6 @@ def test_the_same_request_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(2):
             signal.raise_signal(signal.SIGINT)
         assert stop.wanted
-        monkeypatch.setattr(interrupt, "_SECONDS_OF_ONE_REQUEST", -1.0)
+        monkeypatch.setattr(interrupt, "_REPEAT_SECONDS", -1.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ from ofms.cli.options import (
 
 @click.command("run")
 @click.argument("experiment", required=False)
-@click.option("--policy", metavar="NAME", help="ofms-ft by default; see `ofms list`; or a module of your own.")
+@click.option("--policy", metavar="NAME", help="ofms-ft by default; see `ofms list`; or package.module:name.")
 @click.option("--seed", type=int, help="0 by default.")
 @click.option("--out", type=click.Path(), metavar="DIR", help="The run's folder; a new one under `runs` by default.")
 @setting_options
@@ -28,7 +28,7 @@ from ofms.cli.options import (
 @click.option("--loopback", is_flag=True, help="Client by client through messages: slow, the reference for tests.")
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Resume an interrupted run, with its configuration.")
 @click.option("--tracker", metavar="NAME", help="Also log to tensorboard or mlflow.")
-@click.option("--checkpoint", type=float, metavar="S", help="Seconds between two checkpoints; 30 by default.")
+@click.option("--checkpoint", type=float, metavar="S", help="Seconds between checkpoints; 30 by default.")
 @json_option
 def command(
     experiment: str | None,

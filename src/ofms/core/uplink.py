@@ -51,7 +51,7 @@ def draw_group(needs: Integers, bandwidth: int, uniform: float) -> Groups:
 def most_groups(clients: int, largest_need: int, bandwidth: int) -> int:
     """An upper bound on α, the number of groups by first-fit decreasing, for any requests.
 
-    A group of fewer than ⌊E / e_max⌋ clients has room for one more of any need, so only the last group can be that small.
+    A group of fewer than ⌊E / e_max⌋ clients has room for one more of any need, so only the last one can be that small.
 
     >>> most_groups(clients=100, largest_need=5, bandwidth=250)
     2

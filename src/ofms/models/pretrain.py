@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary, Task
-from ofms.models.speed import one_thread_a_worker
+from ofms.models.speed import one_thread_per_worker
 from ofms.models.training import Recipe, initialise, train
 from ofms.models.zoo import build_module
 from ofms.plugins import NO_TRUST, Trust
@@ -69,7 +69,7 @@ def pretrain(
             unit="step",
             disable=None if progress else True,
         ) as bar,
-        one_thread_a_worker(),
+        one_thread_per_worker(),
         ThreadPoolExecutor(workers) as pool,
     ):
         stopped = threading.Event()
