@@ -190,7 +190,7 @@ BAD_ARGUMENTS = {
     "not an assignment": (("--set", "window"), "is not KEY=VALUE"),
     "zero clients": (("--clients", "0"), "clients = 0: give at least 1"),
     "zero rounds": (("--rounds", "0"), "rounds = 0: give at least 1"),
-    "no such models": (("--models", "nowhere"), "nowhere: no dictionary can be read there"),
+    "no such models": (("--models", "nowhere"), "nowhere: it has no readable dictionary"),
     "unknown option": (("--colour", "red"), "No such option"),
     "no workers": (("--workers", "0"), "0 is not in the range"),
     "unknown bound": (("--set", "loss_bound=soft"), "loss_bound = soft: use one of clip, saturate, raw"),
@@ -224,7 +224,7 @@ def garble(models: Path) -> None:
 BAD_DICTIONARIES |= {
     "too large": (claim_too_much, "net0: storage = 100000000000000000"),
     "float8": (store_float8, "store it as float32"),
-    "not UTF-8": (garble, "mend the file"),
+    "not UTF-8": (garble, "fix the file"),
 }
 
 
@@ -294,7 +294,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
             "3 outputs",
         ),
         ("policies.mab = { learning_rat = 1 }", "policies.mab = learning_rat"),
-        ("settings = { learning_rate = 1 }", "as in [policies.ofms-ft]"),
+        ("settings = { learning_rate = 1 }", "such as [policies.ofms-ft]"),
     ],
 )
 def test_a_bad_experiment_of_ones_own_is_refused_in_one_line(

@@ -79,7 +79,7 @@ def test_a_run_can_be_kept(tmp_path: Path) -> None:
 def test_a_stream_with_nan_is_refused() -> None:
     dictionary, stream = regression_problem()
     stream.x[2, 3, 0] = np.nan
-    with pytest.raises(ofms.InvalidInput, match="stream inputs = not finite: client 2 has it in round 4"):
+    with pytest.raises(ofms.InvalidInput, match="stream inputs = not finite: see client 2, round 4"):
         ofms.simulate(models=dictionary, stream=stream)
 
 

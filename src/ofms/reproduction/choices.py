@@ -1,4 +1,4 @@
-"""Choices that the paper leaves open for its baselines, each of them run."""
+"""Variants of the choices that the paper leaves open for its baselines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMN = "air"
 
 
 class _Choice(NamedTuple):
-    """One choice and its variants; those that take long are run with the first seed only."""
+    """One choice and its variants; slow ones are run with the first seed only."""
 
     label: str
     variants: list[dict[str, Any]]
