@@ -183,7 +183,7 @@ class FlowerRun:
         self.start_up = 0.0
         self.seconds: list[float] = []
         self.scores: list[np.ndarray] = []
-        self.votes: list[np.ndarray] = []
+        self.prediction_weights: list[np.ndarray] = []
 
     def main(self, grid: Grid, context: Context) -> None:
         here = problem()
@@ -225,7 +225,7 @@ class FlowerRun:
             self.seconds.append(time.perf_counter() - began)
             results = [from_record(reply.content.array_records["score"]) for reply in replies]
             self.scores.append(np.concatenate([each["score"] for each in results]))
-            self.votes.append(np.concatenate([each["prediction_weights"] for each in results]))
+            self.prediction_weights.append(np.concatenate([each["prediction_weights"] for each in results]))
 
 
 def in_client_order(replies: list[Message], record: str) -> list[Message]:
@@ -269,14 +269,14 @@ def run_ours() -> tuple[float, list[float], list[np.ndarray], list[np.ndarray]]:
     simulation = make_simulation(here.policy, here.fleet, here.dictionary, here.stream, seed=SEED, hindsight=False)
     exchanges = simulation.exchanges()
     start_up = time.perf_counter() - began
-    seconds, scores, votes = [], [], []
+    seconds, scores, weights = [], [], []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         exchange = next(exchanges)
         seconds.append(time.perf_counter() - began)
         scores.append(exchange.scores)
-        votes.append(exchange.plan.prediction_weights)
-    return start_up, seconds, scores, votes
+        weights.append(exchange.plan.prediction_weights)
+    return start_up, seconds, scores, weights
 
 
 def profile_client() -> list[tuple[str, float]]:
@@ -318,7 +318,7 @@ def profile_client() -> list[tuple[str, float]]:
 def main() -> int:
     start_up, ours, our_scores, our_weights = run_ours()
     flower = run_flower()
-    for exchange, (score, prediction_weights) in enumerate(zip(flower.scores, flower.votes, strict=True)):
+    for exchange, (score, prediction_weights) in enumerate(zip(flower.scores, flower.prediction_weights, strict=True)):
         assert (prediction_weights == our_weights[exchange]).all(), f"choices differ in exchange {exchange}"
         np.testing.assert_allclose(score, our_scores[exchange], rtol=1e-3, atol=1e-7)
     tuned = slice(WINDOW, WINDOW + QUICK_ROUNDS)

@@ -1,4 +1,4 @@
-"""From nothing to a finished run: pre-train twenty small networks, run OFMS-FT and MAB, print one table.
+"""A complete run from scratch: pre-train twenty small networks, run OFMS-FT and MAB, print one table.
 
 Fifty clients each see mostly one digit. Each of the twenty models is good at one digit and poor at the others; a client
 can hold about a quarter of them at a time.

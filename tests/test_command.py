@@ -174,7 +174,7 @@ BAD_DICTIONARIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (lambda models: (models / "net0.safetensors").unlink(), "has no such file"),
     "truncated": (truncate, "not a complete safetensors file"),
     "not finite": (poison, "net0: 0.bias = not finite"),
-    "wrong shape": (reshape, "0.bias = [3]: architecture 'mlp' has [8] there"),
+    "wrong shape": (reshape, "0.bias = [3]: architecture 'mlp' expects [8]"),
     "unknown architecture": (rename, "architecture = resnet: use one of mlp, vgg"),
     "single model": (leave_one, "models = 1"),
     "wrong inputs": (wrong_inputs, "it does not accept samples of shape [64]"),
@@ -199,7 +199,7 @@ BAD_ARGUMENTS = {
     "not a setting": (("--set", "policy=mab"), "policy is not a setting; use the option --policy"),
     "too many samples": (("--rounds", "1000000000000"), "clients × rounds"),
     "too long a name": (("--out", "x" * 300), "File name too long"),
-    "too long a number": (("--budget", "9" * 5000), "too long a number"),
+    "too long a number": (("--budget", "9" * 5000), "number is too long"),
     "too large a budget": (("--budget", "4000000TiB"), "budget = 4000000TiB"),
 }
 

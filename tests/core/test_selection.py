@@ -91,7 +91,7 @@ def test_gradient_weights_are_exact_over_all_draws_though_the_number_of_groups_v
 ) -> None:
     """E[update_weight] = 1 for every client and model, whatever the bandwidth makes of the groups (32apa).
 
-    And E[pull²] is at most the largest α over q (32apb).
+    And E[update_weight²] is at most the largest α over q (32apb).
     """
     costs, table, cumulative, rates = fleet
     pmf = selection.probabilities(cumulative, rates)

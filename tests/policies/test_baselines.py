@@ -160,7 +160,7 @@ def test_budgeted_experts_may_predict_with_the_mean_of_a_bin() -> None:
     learnt = replace(state.policy, cumulative_losses=np.array([[0.0, 1.0, 2.0, 3.0]]))
     state = replace(state, policy=learnt)
     weights = np.exp(-np.array([0.0, 1.0, 2.0, 3.0]))
-    votes, seeds = np.zeros(4), 400
+    mean_weights, seeds = np.zeros(4), 400
     for seed in range(seeds):
         drawn, requests = clients.request(state, Draws(seed, 0))
         held = requests.wanted
@@ -170,8 +170,8 @@ def test_budgeted_experts_may_predict_with_the_mean_of_a_bin() -> None:
         assert prediction_weights[held[0]].tolist() == pytest.approx(
             (weights[held[0]] / weights[held[0]].sum()).tolist()
         )
-        votes += prediction_weights / seeds
-    assert votes.tolist() == pytest.approx((weights / weights.sum()).tolist(), abs=0.05)
+        mean_weights += prediction_weights / seeds
+    assert mean_weights.tolist() == pytest.approx((weights / weights.sum()).tolist(), abs=0.05)
 
 
 @given(

@@ -133,7 +133,7 @@ def test_a_result_shows_itself(tmp_path: Path) -> None:
 
 
 def test_what_the_same_choices_come_to_without_fine_tuning() -> None:
-    """The frozen score of a run is that of its own votes on the dictionary as it was."""
+    """The frozen score of a run is that of its own choices on the initial dictionary."""
     dictionary, stream = regression_problem()
     common: dict[str, Any] = {
         "models": dictionary,

@@ -20,7 +20,7 @@ _NOT_SETTINGS = (
 
 
 def assignments(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
-    """Parse KEY=VALUE; the value is TOML where it is valid TOML, otherwise a string."""
+    """Parse KEY=VALUE; the value is parsed as TOML if it is valid TOML, otherwise it is a string."""
     import tomllib
 
     settings: dict[str, Any] = {}

@@ -24,7 +24,7 @@ class EvaluationBuilder:
         self._predicting: dict[int, list[tuple[Integers, AnyArray]]] = {}
 
     def add(self, models: list[int], rows: Integers, wanted: Flags, outputs: AnyArray, losses: AnyArray) -> None:
-        """Add [m, n, M, C] outputs and [m, n, M] losses of M models for m clients, where [m, M] `wanted`."""
+        """Add [m, n, M, C] outputs and [m, n, M] losses of M models for m clients, as far as [m, M] `wanted`."""
         place = np.ix_(rows, np.arange(self.targets.shape[1]), np.array(models))
         self.losses[place] = np.where(wanted[:, None], losses, np.nan)
         each = scores(outputs, self.targets[rows][..., None], self.task)

@@ -14,7 +14,7 @@ def random_generator(seed: int, purpose: int) -> np.random.Generator:
 
 
 def shuffled(count: int, generator: np.random.Generator) -> Integers:
-    """A random permutation of `count` items, derived from float64 draws alone."""
+    """A random permutation of `count` items, derived only from float64 draws."""
     return np.argsort(generator.random(count), kind="stable")
 
 

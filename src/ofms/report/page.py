@@ -172,7 +172,7 @@ def _model_names(run: Result) -> list[str]:
 
 
 def _with_distinct_names(runs: list[Result]) -> list[Result]:
-    """Name runs by their policies where those differ, otherwise by their folders, numbered where those repeat."""
+    """Name runs by their policies if these differ, otherwise by their folders, with numbers for repeated names."""
     policies = [run.config.policy for run in runs]
     if len(set(policies)) == len(runs) > 1:
         return [replace(run, name=run.config.policy) for run in runs]

@@ -16,7 +16,7 @@ from ofms.runs.config import RunConfig
 if TYPE_CHECKING:
     from ofms.runs.result import Result
 
-# Logged per round, where present.
+# Logged per round, if present.
 _FIGURES = ("mean", "std", "score", "frozen", "regret", "regret_std", "down", "up", "held", "groups")
 
 

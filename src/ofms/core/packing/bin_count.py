@@ -121,8 +121,8 @@ def _bin_lower_bound(items: Integers, capacity: int) -> int:
     sums = np.concatenate([[0], np.cumsum(ascending)])
     middle = int(np.searchsorted(ascending, capacity // 2, side="right"))
     thresholds = np.unique(np.concatenate([[0], ascending[:middle]]))
-    # Items above capacity - threshold are alone in a bin; those between that and half the capacity get a bin each,
-    # whose free capacity takes smaller items.
+    # Items above capacity - threshold fill a bin; those between that and half the capacity get a bin each, whose free
+    # capacity takes smaller items.
     large = np.searchsorted(ascending, capacity - thresholds, side="right")
     small = np.minimum(np.searchsorted(ascending, thresholds, side="left"), middle)
     halves = np.maximum(large - middle, 0)
