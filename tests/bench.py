@@ -35,7 +35,7 @@ class Bench:
         return decode(content)
 
     def grant(self, clients: list[int] | None = None) -> dict[int, Envelope]:
-        """Open an exchange and let devices see its samples; the envelopes that they would send."""
+        """Open an exchange and let devices see its samples; the messages that they would send."""
         grants = self.coordinator.open(clients)
         for client, content in grants.items():
             self.devices[client].receive(content)

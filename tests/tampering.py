@@ -19,7 +19,7 @@ def a_delta(envelope: Envelope) -> tuple[int, str]:
 
 
 def without_deltas(envelope: Envelope) -> Envelope:
-    """The same envelope of a device that does not fine-tune."""
+    """The same message of a device that does not fine-tune."""
     arrays = {key: array for key, array in envelope.arrays.items() if not key.startswith("delta.")}
     arrays["report.updated"] = np.zeros_like(arrays["report.updated"])
     return Envelope(envelope.kind, envelope.values, arrays)

@@ -39,7 +39,9 @@ def everything(problem: str) -> tuple[Evaluation, list[dict[str, torch.Tensor]]]
             updates = compute.update(window, weights, local).result()
             compute.apply(updates, np.full(models, 0.5))
         adaptation = Adaptation(window, 0.1)
-        evaluation = compute.evaluate((5, 7), held, weights, hindsight=True, adaptation=adaptation).result()
+        evaluation = compute.evaluate(
+            (5, 7), held, weights, observed=held, hindsight=True, adaptation=adaptation
+        ).result()
         return evaluation, [compute.state(model) for model in range(models)]
 
 
@@ -74,7 +76,7 @@ def test_outputs_are_mixed_in_the_order_of_the_models() -> None:
     weights[0, [1, 4]] = [0.25, 0.75]
     weights[1, 2] = 1.0
     with ThreadedCompute(dictionary, stream) as compute:
-        found = compute.evaluate((1, 3), weights > 0, weights, hindsight=False).result()
+        found = compute.evaluate((1, 3), weights > 0, weights, observed=weights > 0, hindsight=False).result()
     x = torch.from_numpy(stream.x[:, 1:3])
     with torch.no_grad():
         said = [model.module(x).double().numpy()[..., 0] for model in dictionary.models]

@@ -1,4 +1,4 @@
-"""A device: the simulator's choices through envelopes, labels in any order, and what it refuses."""
+"""A device: the simulator's choices through messages, labels in any order, and what it refuses."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class Program:
 
 
 class Liar:
-    """A device whose envelopes are changed before they go into its outbox."""
+    """A device whose messages are changed before they go into its outbox."""
 
     def __init__(self, deployed: Deployed, client: int) -> None:
         self.mailbox = Mailbox(deployed.store(client))
@@ -223,7 +223,7 @@ class Liar:
         self.x, self.y = deployed.stream.x[client], deployed.stream.y[client]
 
     def answer(self, deployed: Deployed, change: Callable[[Envelope], Envelope]) -> None:
-        """Wait for a envelope, do what it says, and send something else than what came out of it."""
+        """Wait for a message, do what it says, and send another answer."""
         deployed.wait(lambda: self.mailbox.newest() is not None)
         name, content = self.mailbox.newest() or ("", b"")
         self.device.receive(content)

@@ -23,7 +23,7 @@ from ofms.device.device import Device
 from ofms.flower.processes import Process, descendants, free_port
 from ofms.storage.envelope import Envelope, decode
 from tests.flower.deployed import INTERVAL, Deployed, Liar, Program, see
-from tests.tampering import tampered, without_deltas
+from tests.tampering import changed, tampered, without_deltas
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -115,7 +115,7 @@ def test_whatever_is_killed_comes_back_and_nothing_is_different(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_updates_that_must_not_count_change_nothing_and_end_nothing(tmp_path: Path) -> None:
-    """Over the network: NaN, a wrong shape, a stale version, an unknown model; last, a envelope that came before."""
+    """Over the network: NaN, a wrong shape, a stale version, an unknown model; last, a message that came before."""
     kinds = ["not finite", "a wrong shape", "a stale version", "an unknown model", "too large"]
     exchanges = len(kinds) + 1
     with Deployed(tmp_path, clients=2, exchanges=exchanges, bandwidth="200%") as deployed:
@@ -128,8 +128,8 @@ def test_updates_that_must_not_count_change_nothing_and_end_nothing(tmp_path: Pa
             liar.answer(deployed, lambda envelope: envelope)
             for kind in kinds:
                 liar.answer(deployed, lambda envelope, kind=kind: told.append(envelope) or spoil(envelope, kind))  # type: ignore[func-returns-value]
-            # Under the name of the next one, so that it is carried at all.
-            liar.answer(deployed, lambda envelope: told[-1])
+            # Under the next one's name and opening, so that it is carried at all.
+            liar.answer(deployed, lambda envelope: changed(told[-1], opening=envelope.values["opening"]))
             deployed.finish()
         finally:
             liar.device.close()
@@ -164,7 +164,7 @@ def test_updates_that_must_not_count_change_nothing_and_end_nothing(tmp_path: Pa
 
 
 def spoil(envelope: Envelope, kind: str) -> Envelope:
-    """Every update of a envelope, spoilt in one way."""
+    """Every update of a message, spoilt in one way."""
     if kind != "a wrong shape":
         return tampered(envelope)[kind][0]
     arrays = {

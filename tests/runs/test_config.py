@@ -62,14 +62,14 @@ def test_layers_win_in_their_order() -> None:
 
 # SHA-256 of the configurations of all experiments, presets and tasks: published figures are made with them.
 RESOLVED = {
-    "b-fed-omft": "abb902520854",
+    "b-fed-omft": "7e7a38792c0b",
     "budgeted-experts": "d4f920c9599d",
     "fed-omd": "ed17bd2cfc8b",
     "mab": "01e9088ff0a0",
     "non-fed-oms": "0556bfed9913",
     "ofms-ft": "bdee80f0583b",
     "perfedavg": "c2ad929d65e4",
-    "rms-ft": "419f1dec1c86",
+    "rms-ft": "e8fc71ed5ce6",
 }
 
 

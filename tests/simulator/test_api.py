@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import ofms
+from ofms.policies import MODULES
+from ofms.runs.config import available
 from tests.problems import image_problem, regression_problem
 
 
@@ -148,3 +150,11 @@ def test_what_the_same_choices_come_to_without_fine_tuning() -> None:
     assert tuned.clients["frozen_score"].tolist() == pytest.approx(frozen.score.tolist(), rel=1e-6)
     assert tuned.mean != pytest.approx(frozen.mean, rel=1e-3)
     assert "frozen_score" not in frozen.clients
+
+
+@pytest.mark.parametrize("policy", MODULES)
+@pytest.mark.parametrize("preset", available("presets"))
+def test_every_policy_runs_with_every_preset(policy: str, preset: str) -> None:
+    dictionary, stream = regression_problem(rounds=4)
+    result = ofms.simulate(models=dictionary, stream=stream, policy=policy, preset=preset, budget="3", bandwidth="60%")
+    assert np.isfinite(result.score).all()

@@ -28,9 +28,8 @@ def test_the_papers_models_predict_no2_and_not_co(reference_folder: Path, monkey
         stream = load_dataset("air").stream(clients=100, rounds=200, seed=0)
         with ThreadedCompute(dictionary, stream) as engine:
             held = np.ones((100, len(dictionary)), dtype=np.bool_)
-            losses = (
-                engine.evaluate((0, 200), held, held / held.sum(axis=1, keepdims=True), hindsight=False).result().losses
-            )
+            equal = held / held.sum(axis=1, keepdims=True)
+            losses = engine.evaluate((0, 200), held, equal, observed=held, hindsight=False).result().losses
         return (1e3 * losses.mean(axis=(0, 1))).tolist()
 
     no2 = errors()

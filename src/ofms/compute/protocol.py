@@ -71,16 +71,17 @@ class Compute(Protocol):
     def evaluate(
         self,
         span: tuple[int, int],
-        observed: Flags,
+        held: Flags,
         prediction_weights: Floats,
         *,
+        observed: Flags,
         hindsight: bool,
         adaptation: Adaptation | None = None,
     ) -> Pending[Evaluation]:
-        """Evaluate the [N, K] observed models on the samples of rounds `span`; with `hindsight`, all models.
+        """Evaluate the [N, K] held models on the samples of rounds `span`; with `hindsight`, all models.
 
-        Predictions are mixed with [N, K] `prediction_weights`, which are 0 for unobserved models. An observed loss that
-        is not finite raises `NotFinite`.
+        Predictions are mixed with the [N, K] `prediction_weights`. A loss of an [N, K] `observed` model that is not
+        finite raises `NotFinite`; other models may diverge.
         """
         ...
 

@@ -82,9 +82,10 @@ class ThreadedCompute:
     def evaluate(
         self,
         span: tuple[int, int],
-        observed: Flags,
+        held: Flags,
         prediction_weights: Floats,
         *,
+        observed: Flags,
         hindsight: bool,
         adaptation: Adaptation | None = None,
     ) -> Pending[Evaluation]:
@@ -93,9 +94,9 @@ class ThreadedCompute:
         shared, own = builder(), builder()
         jobs: list[Future[None]] = []
         if adaptation is None or hindsight:
-            jobs += self._start(self._shared_jobs(shared, span, observed, hindsight))
+            jobs += self._start(self._shared_jobs(shared, span, held, hindsight))
         if adaptation is not None:
-            pieces = pieces_of_clients(observed, self.networks.values)
+            pieces = pieces_of_clients(held, self.networks.values)
             jobs += self._start(partial(self._evaluate_adapted, own, span, adaptation, *piece) for piece in pieces)
 
         def finish() -> Evaluation:
@@ -105,7 +106,7 @@ class ThreadedCompute:
             for each in builders:
                 require_finite_losses(each.losses, observed, self.networks.names, span[0])
             first, last = builders[0], builders[-1]
-            client_losses = np.where(observed[:, None], last.losses, first.losses)
+            client_losses = np.where(held[:, None], last.losses, first.losses)
             return Evaluation(last.client_scores(), client_losses, first.losses, first.model_scores)
 
         return Pending(finish)
@@ -126,12 +127,12 @@ class ThreadedCompute:
         self.networks.load_state(model, tensors)
 
     def _shared_jobs(
-        self, builder: EvaluationBuilder, span: tuple[int, int], observed: Flags, hindsight: bool
+        self, builder: EvaluationBuilder, span: tuple[int, int], held: Flags, hindsight: bool
     ) -> Iterable[Callable[[], None]]:
         for part in self._stack_parts:
-            yield partial(self._evaluate_stack, builder, span, part, observed[:, part.models] | hindsight)
+            yield partial(self._evaluate_stack, builder, span, part, held[:, part.models] | hindsight)
         for model in self.networks.single:
-            yield partial(self._evaluate_single, builder, span, model, observed[:, model], hindsight)
+            yield partial(self._evaluate_single, builder, span, model, held[:, model], hindsight)
 
     def _evaluate_stack(self, builder: EvaluationBuilder, span: tuple[int, int], stack: Stack, wanted: Flags) -> None:
         """Evaluate all clients' samples: a batched product costs less than selecting those that each model needs."""
@@ -144,10 +145,10 @@ class ThreadedCompute:
         builder.add(stack.models, np.arange(y.shape[0]), wanted, to_array(outputs), to_array(losses))
 
     def _evaluate_single(
-        self, builder: EvaluationBuilder, span: tuple[int, int], model: int, observed: Flags, hindsight: bool
+        self, builder: EvaluationBuilder, span: tuple[int, int], model: int, held: Flags, hindsight: bool
     ) -> None:
-        """Evaluate observed samples in a separate batch, so that their losses do not depend on `hindsight`."""
-        for wanted in (observed, ~observed & hindsight):
+        """Evaluate clients that hold the model in a separate batch, so that losses do not depend on `hindsight`."""
+        for wanted in (held, ~held & hindsight):
             rows = np.flatnonzero(wanted)
             if rows.size:
                 with torch.inference_mode():

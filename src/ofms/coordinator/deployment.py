@@ -14,7 +14,7 @@ from ofms.coordinator.files import SERVER, read_toml, split_address
 from ofms.coordinator.roster import read_roster
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
-from ofms.plugins import NO_TRUST, Trust
+from ofms.plugins import Trust
 from ofms.policies.registry import setting_names
 from ofms.runs.config import without_nothing
 from ofms.runs.schemas import TrustTable
@@ -70,7 +70,7 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     largest_update: float = 1.0
     keep: int = 10
     settings: dict[str, Any] = {}
-    trust: TrustTable | None = None
+    trust: TrustTable = TrustTable((), ())
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("interval", 1), ("keep", 1), ("seed", 0)):
@@ -83,8 +83,6 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def trusted(self, folder: Path) -> Trust:
         """The packages whose factories and policies the server uses; their folders are relative to `server.toml`."""
-        if self.trust is None:
-            return NO_TRUST
         return Trust(self.trust.packages, tuple(str(folder / each) for each in self.trust.folders))
 
 

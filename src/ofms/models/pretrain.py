@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +28,7 @@ def pretrain(
     *,
     task: Task,
     seed: int = 0,
-    workers: int = 2,
+    workers: int | None = None,
     progress: bool = True,
     keep: Path | None = None,
     trust: Trust = NO_TRUST,
@@ -70,7 +71,7 @@ def pretrain(
             disable=None if progress else True,
         ) as bar,
         one_thread_per_worker(),
-        ThreadPoolExecutor(workers) as pool,
+        ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool,
     ):
         stopped = threading.Event()
 

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from ofms.core.choices import admits_none, choices_in, members_of
 from ofms.core.errors import InvalidInput
 
 
@@ -63,24 +63,13 @@ def check_settings(settings: Any) -> None:
             raise InvalidInput(name, value, _remedy(kind))
 
 
-def choices_of(kind: Any) -> tuple[Any, ...]:
-    """The values that a type's `Literal`s allow.
-
-    >>> choices_of(LossBound | None)
-    ('clip', 'saturate', 'raw')
-    """
-    if get_origin(kind) is Literal:
-        return get_args(kind)
-    return tuple(choice for part in _parts(kind) for choice in choices_of(part))
-
-
 def _fits(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if get_origin(kind) is Annotated:
         base, *limits = get_args(kind)
         return _fits(value, base) and all(value in limit for limit in limits if isinstance(limit, Range))
-    if parts := _parts(kind):
+    if parts := members_of(kind):
         return any(_fits(value, part) for part in parts)
     if kind in (int, float):
         # NumPy's numbers share no base class with Python's; a bool is not accepted as a number.
@@ -91,11 +80,11 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _remedy(kind: Any) -> str:
-    choices, ranges = choices_of(kind), _ranges(kind)
+    choices, ranges = choices_in(kind), _ranges(kind)
     parts = [f"give {limit}" for limit in ranges]
     if choices:
         parts.append(f"use one of {', '.join(map(str, choices))}" if len(choices) > 1 else f"{choices[0]!r}")
-    if NoneType in _parts(kind):
+    if admits_none(kind):
         parts.append("leave it out")
     return ", or ".join(parts) or f"give {getattr(kind, '__name__', str(kind))}"
 
@@ -103,9 +92,4 @@ def _remedy(kind: Any) -> str:
 def _ranges(kind: Any) -> list[Range]:
     if get_origin(kind) is Annotated:
         return [limit for limit in get_args(kind)[1:] if isinstance(limit, Range)]
-    return [limit for part in _parts(kind) for limit in _ranges(part)]
-
-
-def _parts(kind: Any) -> tuple[Any, ...]:
-    """The members of a union; empty for any other type."""
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    return [limit for part in members_of(kind) for limit in _ranges(part)]

@@ -146,7 +146,8 @@ class CellStore:
         made = [config.identity(), self.dictionary(cell.experiment)[1], cell.loopback]
         if config.stream is not None:
             made.append(config.stream.fingerprint())
-        return self.folder / f"{Path(cell.experiment).stem}-{cell.policy}-seed{cell.seed}-{content_key(made)}.json"
+        policy = cell.policy.replace(":", ".")
+        return self.folder / f"{Path(cell.experiment).stem}-{policy}-seed{cell.seed}-{content_key(made)}.json"
 
     def _run(self, cell: Cell) -> None:
         if not self.config(cell).hindsight:
@@ -162,9 +163,8 @@ class CellStore:
             "trust": self.trust,
         }
         interrupted = (folder / CONFIG).exists() and not (folder / SUMMARY).exists()
-        if folder.exists() and (cell.loopback or not interrupted):
+        if folder.exists() and not interrupted:
             shutil.rmtree(folder)
-            interrupted = False
         try:
             result = self._resume(folder, options) if interrupted else None
             if result is None:
@@ -179,8 +179,8 @@ class CellStore:
                 )
         except RunInterrupted as interruption:
             reason = str(interruption).partition(";")[0]
-            effect = "restarts this cell" if cell.loopback else "resumes it"
-            raise RunInterrupted(f"{cell.experiment}, {cell.policy}: {reason}; the same command {effect}") from None
+            message = f"{cell.experiment}, {cell.policy}: {reason}; the same command resumes it"
+            raise RunInterrupted(message) from None
         command = cell.command("DIR" if cell.experiment in self.models else None, self.trust.packages)
         write_cell(result, self._path(cell), config=self.config(cell), command=command)
         if not self._keep_runs:

@@ -53,7 +53,7 @@ def choices(bench: Bench) -> Section:
         data += [result_data(result) for result in every.values()]
     header = ["Air, MSE ×10⁻³", "runs", "mean", "range", "paper", "inside?"]
     table = Table(name, "Choices that the paper leaves open for its baselines", header, rows, data=data)
-    text = "Air with the given dictionary. Each row varies one choice; the others are as in the experiment's file."
+    text = "Air with the given dictionary. Each row varies one choice; the others have their default values."
     return Section(name, title, text, [table])
 
 
@@ -82,11 +82,11 @@ def _choices_of(policy: str, models: int) -> list[_Choice]:
     servers_mean = _Choice("the server's mean (3r2)", [{"server_step": 1}])
     rates = (1e-4, 1e-3, 1e-2)
     known = {
-        "mab": [_Choice("as in the file", [{}]), _Choice("exploration 0.1", [{"exploration": 0.1}])],
+        "mab": [_Choice("defaults", [{}]), _Choice("exploration 0.1", [{"exploration": 0.1}])],
         "non-fed-oms": exp3_client,
         "b-fed-omft": [*exp3_client, servers_mean],
         "rms-ft": [
-            _Choice("as in the file", [{}]),
+            _Choice("defaults", [{}]),
             _Choice("gradients divided by the share held", [{"gradient_weight": "inverse"}]),
             servers_mean,
         ],

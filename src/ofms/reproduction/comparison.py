@@ -75,7 +75,7 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
     return Section(
         "comparison",
         "Comparison",
-        "All policies with the settings of each experiment's file, beside the paper's figures (table 2).",
+        "All policies with the settings of preset `published`, beside the paper's figures (table 2).",
         [table, traffic(bench, runs, names)],
     )
 

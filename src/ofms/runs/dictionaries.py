@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from pathlib import Path
 
@@ -105,7 +104,7 @@ def train_dictionary(
             recipes,
             task=dataset.task,
             seed=plan.seed,
-            workers=workers or os.cpu_count() or 1,
+            workers=workers,
             progress=progress,
             keep=keep,
             trust=trust,

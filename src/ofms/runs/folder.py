@@ -39,7 +39,8 @@ def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
     if out is not None:
         return require_free(Path(out))
     require_writable(Path("runs"))
-    name = f"{Path(config.experiment).stem}-{config.policy}-{config.preset}-seed{config.seed}"
+    policy = config.policy.replace(":", ".")
+    name = f"{Path(config.experiment).stem}-{policy}-{config.preset}-seed{config.seed}"
     for number in itertools.count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         try:

@@ -24,7 +24,7 @@ class Exchange:
     scores
         [N, n] scores of the clients' predictions, which the metric averages.
     losses
-        [N, n, K] the task's losses: of all models with hindsight, otherwise of observed models, and NaN for the others.
+        [N, n, K] the task's losses: of all models with hindsight, otherwise at least of observed models; else NaN.
     model_scores
         [N, n, K] the score of each model by itself; NaN as in `losses`.
     client_losses

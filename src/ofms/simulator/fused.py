@@ -97,7 +97,12 @@ class FusedSimulation:
         # Update weights are part of the plan, so fine-tuning need not wait for the losses.
         observed = policy.observed(plan)
         evaluation = self.compute.evaluate(
-            span, observed, plan.prediction_weights, hindsight=self.hindsight, adaptation=self._adaptation(exchange)
+            span,
+            plan.held,
+            plan.prediction_weights,
+            observed=observed,
+            hindsight=self.hindsight,
+            adaptation=self._adaptation(exchange),
         )
         window = tuning_window_of(local, schedule, exchange)
         update = None
@@ -133,8 +138,10 @@ class FusedSimulation:
             return None
         if span[0] < local.warm_up:
             return scores
-        weights, adaptation = plan.prediction_weights, self._adaptation(exchange)
-        frozen = self.frozen.evaluate(span, weights > 0, weights, hindsight=False, adaptation=adaptation)
+        weights = plan.prediction_weights
+        frozen = self.frozen.evaluate(
+            span, weights > 0, weights, observed=weights > 0, hindsight=False, adaptation=self._adaptation(exchange)
+        )
         return frozen.result().scores
 
     def _adaptation(self, exchange: int) -> Adaptation | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
+from ofms.compute.factory import make_compute
 from ofms.compute.protocol import Tensors
-from ofms.compute.threads import ThreadedCompute
 from ofms.core.typing import AnyArray
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
@@ -62,10 +63,8 @@ def make_simulation(
     if loopback:
         return LoopbackSimulation(policy, fleet, dictionary, stream, seed=seed, hindsight=hindsight, dtype=dtype)
 
-    def compute() -> ThreadedCompute:
-        return ThreadedCompute(dictionary, stream, dtype=dtype, device=device, workers=workers)
-
+    make = partial(make_compute, dictionary, stream, dtype=dtype, device=device, workers=workers)
     # The same choices with the initial dictionary show the gain of fine-tuning.
     tuned = policy.local is not None and policy.local.rate > 0
-    frozen = compute() if hindsight and tuned else None
-    return FusedSimulation(policy, fleet, compute(), frozen=frozen, seed=seed, hindsight=hindsight)
+    frozen = make() if hindsight and tuned else None
+    return FusedSimulation(policy, fleet, make(), frozen=frozen, seed=seed, hindsight=hindsight)

@@ -1,0 +1,69 @@
+"""Paths and names in the documentation exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from ofms.policies.ofms_ft import Settings
+
+ROOT = Path(__file__).parent.parent
+ALGORITHM = ROOT / "docs/algorithm.md"
+# The page of results is generated, and lists hundreds of commands.
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted({*ROOT.glob("docs/*.md")} - {ROOT / "docs/results.md"})]
+
+
+@cache
+def defined_names(path: Path) -> frozenset[str]:
+    """Functions and classes of a file, with `Class.method`."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+    return frozenset(names)
+
+
+def test_every_function_of_the_algorithm_page_is_where_the_page_says() -> None:
+    found = 0
+    for row in ALGORITHM.read_text().partition("\n## ")[0].splitlines():
+        path = None
+        for quoted in re.findall(r"`([^`]+)`", row):
+            if "/" in quoted and not quoted.startswith("src/"):
+                path = ROOT / quoted if quoted.startswith("tests/") else ROOT / "src/ofms" / quoted
+                assert path.is_file(), quoted
+            elif path is not None:
+                assert quoted in defined_names(path), f"{path}: {quoted}"
+                found += 1
+    assert found > 30
+
+
+def test_every_setting_of_the_algorithm_page_exists() -> None:
+    table = ALGORITHM.read_text().partition("\n## ")[2]
+    named = re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE)
+    assert sorted(named) == sorted(field.name for field in fields(Settings))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_names_of_the_package_exist(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+    for name in set(re.findall(r"`(ofms(?:\.\w+)+)", text)):
+        _resolve(name)
+
+
+def _resolve(name: str) -> object:
+    """Import a module, or a name of one."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        module, _, attribute = name.rpartition(".")
+        return getattr(_resolve(module), attribute)
