@@ -1,9 +1,9 @@
-"""What the image networks compute a second, against what the machine does in a matrix product.
+"""Floating-point throughput of the image networks, compared with a matrix product on the same machine.
 
     python benchmarks/arithmetic.py
 
 Floating-point operations of a forward and backward pass, as PyTorch counts them; their rate in a bare loop and in a
-product of two large matrices, two workers with one thread each. Run it with nothing else running.
+product of two large matrices, two workers with one thread each. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIDE = 1024
 
 
 def operations(case: Case, architecture: int) -> float:
-    """Of one sample's forward and backward pass."""
+    """Floating-point operations of one sample's forward and backward pass."""
     network = build_module(*case.architectures[architecture]).eval()
     x, y = torch.rand(8, *case.sample), torch.randint(0, 10, (8,))
     with FlopCounterMode(display=False) as counter:
@@ -33,7 +33,7 @@ def operations(case: Case, architecture: int) -> float:
 
 
 def product_rate() -> float:
-    """Operations a second in products of square matrices."""
+    """Operations per second in products of square matrices."""
     a, b = torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE)
 
     def multiply(worker: int) -> None:
@@ -59,7 +59,7 @@ def main() -> int:
                     f"{100 * rate * each / best:.0f} %",
                 ]
             )
-    header = ["", "MFLOP a sample-gradient", "a second, bare", "GFLOP/s", "of the product"]
+    header = ["", "MFLOP per sample-gradient", "bare, per second", "GFLOP/s", "of the product"]
     print(format_table(header, rows))
     return 0
 

@@ -1,4 +1,4 @@
-"""What a checkpoint costs, for the paper's networks: its time and size, and its share of a run at the default pace.
+"""The cost of a checkpoint for the paper's networks: time, size, and share of a run at the default interval.
 
 python benchmarks/checkpoint.py
 """
@@ -44,7 +44,7 @@ def measure(case: Case) -> tuple[list[str], float]:
 
 def main() -> int:
     results = [measure(case) for case in (AIR, MNIST, CIFAR10)]
-    header = ["", "a checkpoint", "its size", f"of a run, every {CHECKPOINT_SECONDS:.0f} s"]
+    header = ["", "checkpoint", "size", f"of a run, every {CHECKPOINT_SECONDS:.0f} s"]
     print(format_table(header, [row for row, _ in results]))
     return int(max(share for _, share in results) > MOST_SHARE)
 

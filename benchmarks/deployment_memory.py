@@ -1,9 +1,9 @@
-"""What the processes of a deployment take in memory, and what they would take without anything to do.
+"""Memory of the processes of a deployment, and of an idle process for comparison.
 
     python benchmarks/deployment_memory.py
 
 A real deployment on loopback: a SuperLink, two devices with MNIST's two-block networks, three exchanges. Each process's
-largest resident set is read from /proc while it runs; the device's program is a process of its own, as in the field.
+largest resident set is read from /proc while it runs; the device's program is a separate process, as in production.
 Needs the extra `flower`, and Linux.
 """
 
@@ -48,8 +48,8 @@ NAMES = {
     "flower-supernode": "SuperNode",
     "flwr-clientapp": "client app, during an exchange",
     "deploy device": "ofms deploy device, which keeps the SuperNode running",
-    "import ofms": "a device's program, PyTorch and its models in it",
-    "flower-superexec": "SuperExec, one beside a SuperLink or SuperNode",
+    "import ofms": "a device's program, with PyTorch and its models",
+    "flower-superexec": "SuperExec, one per SuperLink or SuperNode",
 }
 
 
@@ -106,7 +106,7 @@ def main() -> int:
     bare = 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
     rows = [[name, human_bytes(size)] for name, size in sorted(found.items(), key=lambda each: each[0])]
     rows.append(["for comparison: a process that imports PyTorch and does nothing", human_bytes(bare)])
-    rows.append(["for comparison: the models that a device holds at most", human_bytes(5 * largest)])
+    rows.append(["for comparison: the most that a device's models may take", human_bytes(5 * largest)])
     print(format_table(["largest resident set", ""], rows))
     return 0
 

@@ -1,4 +1,4 @@
-"""A device's predictions against the bare forward pass, on MNIST's two-block network, one thread.
+"""A device's predictions compared with the bare forward pass, on MNIST's two-block network, one thread.
 
 python benchmarks/device.py
 """
@@ -21,7 +21,7 @@ from ofms.drawing.tables import format_table
 from ofms.models.zoo import build_module
 
 LEAST_RATIO = 0.8
-# Short turns, one after the other: what else the machine does then falls on both.
+# Short alternating runs: other load on the machine then affects both.
 TURNS, PREDICTIONS = 120, 20
 
 

@@ -1,12 +1,12 @@
-"""How close the simulator comes to what the machine can do, as ratios measured in one run.
+"""The simulator's throughput compared with a bare loop on the same machine, as ratios measured in one run.
 
     python benchmarks/engine.py [air] [mnist] [cifar10]
 
 Full OFMS-FT rounds that fine-tune (selection, losses, fine-tuning) at the paper's sizes, on random data. Their
-sample-gradients a second are divided by what a bare loop over forward and backward passes of the same networks
-reaches in its best layout, which is searched for: workers or threads, memory format, chunk size. For Air's small
-networks the bare loop is a hand-written forward and backward pass over stacked models. Bare loop and rounds take
-turns, and the median counts. Run it with nothing else running; it exits with 1 when a figure falls short.
+sample-gradients per second are divided by those of a bare loop over forward and backward passes of the same networks
+in its best layout, which is searched for: workers or threads, memory format, chunk size. For Air's small networks the
+bare loop is a hand-written forward and backward pass over stacked models. Bare loop and rounds alternate, and the
+median counts. Run it on an idle machine; it exits with 1 if a figure misses its limit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Bare = Callable[[float], float]
 
 
 def samples_a_second(work: Callable[[int], None], samples: int, workers: int, seconds: float) -> float:
-    """Repeat `work` in every worker for about `seconds`, with the cores shared out between them."""
+    """Repeat `work` in every worker for about `seconds`, with the cores divided between them."""
     torch.set_num_threads(CORES // workers)
     with ThreadPoolExecutor(workers) as pool:
 
@@ -90,18 +90,18 @@ def bare_stack(workers: int, models: int, chunk: int, seconds: float) -> float:
         layers = [x]
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
             layers.append(torch.baddbmm(bias, layers[-1], weight).relu_())
-        slope = 2 * (torch.baddbmm(biases[-1], layers[-1], weights[-1]) - y)
+        gradient = 2 * (torch.baddbmm(biases[-1], layers[-1], weights[-1]) - y)
         for depth in reversed(range(len(weights))):
-            torch.bmm(layers[depth].transpose(1, 2), slope)
-            slope.sum(dim=1)
+            torch.bmm(layers[depth].transpose(1, 2), gradient)
+            gradient.sum(dim=1)
             if depth:
-                slope = torch.bmm(slope, weights[depth].transpose(1, 2)) * (layers[depth] > 0)
+                gradient = torch.bmm(gradient, weights[depth].transpose(1, 2)) * (layers[depth] > 0)
 
     return samples_a_second(work, models * chunk, workers, seconds)
 
 
 def find_best(candidates: dict[str, Bare]) -> dict[str, Bare]:
-    """The three fastest layouts of a short search; which of them is best is for the turns to say."""
+    """The three fastest layouts of a short search; the alternating runs decide between them."""
     rates = {name: bare(0.5) for name, bare in candidates.items()}
     return {name: candidates[name] for name in sorted(rates, key=lambda name: -rates[name])[:3]}
 
@@ -131,13 +131,13 @@ def bare_loops(case: Case) -> list[dict[str, Bare]]:
 
 
 def sample_gradients(exchange: Exchange, architectures: int) -> list[int]:
-    """How many samples were differentiated, by architecture."""
+    """Number of sample-gradients, by architecture."""
     counts = WINDOW * np.count_nonzero(exchange.plan.update_weight, axis=0)
     return [int(counts[index::architectures].sum()) for index in range(architectures)]
 
 
 def measure(case: Case) -> tuple[list[str], dict[str, float]]:
-    """A row of the table, and the figures that have a limit."""
+    """A row of the table, and the figures with a limit."""
     loops = bare_loops(case)
     turn = ROUNDS_A_TURN[case.name]
     problem = make_problem(case, WINDOW + 1 + turn * TURNS)
@@ -178,7 +178,7 @@ def measure(case: Case) -> tuple[list[str], dict[str, float]]:
 
 
 def hindsight_seconds(compute: Compute, exchange: Exchange) -> float:
-    """What the losses of all models take on top of those of the held ones."""
+    """The extra time for the losses of all models, relative to those of held models."""
     times = []
     for hindsight in (False, True):
         began = time.perf_counter()
@@ -207,7 +207,7 @@ def main() -> int:
         print(f"no case {unknown[0]!r}: one of {', '.join(CASES)}", file=sys.stderr)
         return 2
     results = [measure(CASES[name]) for name in names]
-    header = ["", "a round", "sample-gradients/s", "of the bare loop", "hindsight adds", "against the loopback"]
+    header = ["", "round", "sample-gradients/s", "of the bare loop", "hindsight adds", "against the loopback"]
     print(format_table(header, [row for row, _ in results]))
     short = False
     for name, (_, figures) in zip(names, results, strict=True):

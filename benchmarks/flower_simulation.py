@@ -1,11 +1,11 @@
-"""The same OFMS-FT rounds on a general framework's simulation engine and on ours, in one run.
+"""The same OFMS-FT rounds on Flower's simulation engine and on ours, in one run.
 
     FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 python benchmarks/flower_simulation.py
 
-Fifty clients with Air's networks (20 of 5 × 100 units, window 51, memory for 5). On Flower: one ClientApp a client on
-its Ray engine, one CPU each, a server app that exchanges one message a client and round; client state and held models
-live in the node's context, as Flower provides for. The policy code is the same, and so are the numbers that come out,
-which is checked. Rounds that fine-tune count. Needs the extra `bench`.
+Fifty clients with Air's networks (20 of 5 × 100 units, window 51, memory for 5). On Flower: one ClientApp per client on
+its Ray engine, one CPU each, and a server app that exchanges one message per client and round; client state and held
+models are stored in the node's context, as Flower intends. The policy code is the same, and the results are checked to
+be equal. Only rounds that fine-tune count. Needs the extra `bench`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Problem:
-    """The problem, built alike in every process."""
+    """The problem, built identically in every process."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -78,7 +78,7 @@ _problem: list[Problem] = []
 
 
 def problem() -> Problem:
-    """This process's own copy: Ray's workers build it once."""
+    """This process's copy: each Ray worker builds it once."""
     if not _problem:
         torch.set_num_threads(1)
         _problem.append(Problem())
@@ -106,7 +106,7 @@ def by_model(arrays: Arrays) -> dict[int, dict[str, torch.Tensor]]:
 
 
 def open_client(context: Context) -> LoopbackClient:
-    """The client of this node: new, or as it left itself in the context."""
+    """The client of this node: new, or restored from the context."""
     here = problem()
     index = int(context.node_config["partition-id"])
     session, _ = open_sessions(here.policy, here.fleet)
@@ -176,14 +176,14 @@ def play_round(message: Message, context: Context) -> Message:
 
 
 class FlowerRun:
-    """What the server app leaves behind."""
+    """The results of the server app."""
 
     def __init__(self) -> None:
         self.started = time.perf_counter()
         self.start_up = 0.0
         self.seconds: list[float] = []
         self.scores: list[np.ndarray] = []
-        self.votes: list[np.ndarray] = []
+        self.prediction_weights: list[np.ndarray] = []
 
     def main(self, grid: Grid, context: Context) -> None:
         here = problem()
@@ -225,7 +225,7 @@ class FlowerRun:
             self.seconds.append(time.perf_counter() - began)
             results = [from_record(reply.content.array_records["score"]) for reply in replies]
             self.scores.append(np.concatenate([each["score"] for each in results]))
-            self.votes.append(np.concatenate([each["prediction_weights"] for each in results]))
+            self.prediction_weights.append(np.concatenate([each["prediction_weights"] for each in results]))
 
 
 def in_client_order(replies: list[Message], record: str) -> list[Message]:
@@ -236,12 +236,12 @@ def in_client_order(replies: list[Message], record: str) -> list[Message]:
 
 
 def exchange_plainly(grid: Grid, messages: list[Message]) -> list[Message]:
-    """As in Flower's own strategies: it looks for replies every three seconds."""
+    """As in Flower's own strategies: poll for replies every three seconds."""
     return list(grid.send_and_receive(messages))
 
 
 def exchange_quickly(grid: Grid, messages: list[Message]) -> list[Message]:
-    """The same, but looking for replies every ten milliseconds."""
+    """The same, but poll for replies every ten milliseconds."""
     waiting = set(grid.push_messages(messages))
     replies: list[Message] = []
     while waiting:
@@ -263,24 +263,24 @@ def run_flower() -> FlowerRun:
 
 
 def run_ours() -> tuple[float, list[float], list[np.ndarray], list[np.ndarray]]:
-    """Start-up, seconds of each round, scores and votes."""
+    """Start-up, seconds of each round, scores and prediction weights."""
     began = time.perf_counter()
     here = problem()
     simulation = make_simulation(here.policy, here.fleet, here.dictionary, here.stream, seed=SEED, hindsight=False)
     exchanges = simulation.exchanges()
     start_up = time.perf_counter() - began
-    seconds, scores, votes = [], [], []
+    seconds, scores, weights = [], [], []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         exchange = next(exchanges)
         seconds.append(time.perf_counter() - began)
         scores.append(exchange.scores)
-        votes.append(exchange.plan.prediction_weights)
-    return start_up, seconds, scores, votes
+        weights.append(exchange.plan.prediction_weights)
+    return start_up, seconds, scores, weights
 
 
 def profile_client() -> list[tuple[str, float]]:
-    """What a client's share of a round consists of when it runs in this process: milliseconds of each part."""
+    """Milliseconds of each part of one client's round, run in this process."""
     here = problem()
     context = Context(0, 0, {"partition-id": 0, "num-partitions": CLIENTS}, RecordDict(), {})
     message = Message(RecordDict({"go": ConfigRecord()}), 0, "query.request")
@@ -293,13 +293,13 @@ def profile_client() -> list[tuple[str, float]]:
     assert window is not None
     assert local is not None
 
-    def context_there_and_back() -> None:
+    def context_round_trip() -> None:
         close_client(open_client(context), context)
 
     parts: list[tuple[str, Callable[[], object]]] = [
         ("predict with five models", lambda: client.evaluate(WINDOW, list(five))),
         ("fine-tune five models", lambda: [client.fine_tune(model, window, 1.0, local) for model in five]),
-        ("read and write the context", context_there_and_back),
+        ("read and write the context", context_round_trip),
         (
             "decode and encode five models",
             lambda: to_record(by_key(by_model(from_record(to_record(by_key(five)))))),
@@ -316,10 +316,10 @@ def profile_client() -> list[tuple[str, float]]:
 
 
 def main() -> int:
-    start_up, ours, our_scores, our_votes = run_ours()
+    start_up, ours, our_scores, our_weights = run_ours()
     flower = run_flower()
-    for exchange, (score, prediction_weights) in enumerate(zip(flower.scores, flower.votes, strict=True)):
-        assert (prediction_weights == our_votes[exchange]).all(), f"choices differ in exchange {exchange}"
+    for exchange, (score, prediction_weights) in enumerate(zip(flower.scores, flower.prediction_weights, strict=True)):
+        assert (prediction_weights == our_weights[exchange]).all(), f"choices differ in exchange {exchange}"
         np.testing.assert_allclose(score, our_scores[exchange], rtol=1e-3, atol=1e-7)
     tuned = slice(WINDOW, WINDOW + QUICK_ROUNDS)
     mine = float(np.median(ours[tuned]))
@@ -336,17 +336,17 @@ def main() -> int:
         ],
     ]
     print(f"\n{CLIENTS} clients, rounds that fine-tune; same choices in all {ROUNDS - 1} rounds")
-    print(format_table(["", "a round", "against ofms", "start-up"], rows))
+    print(format_table(["", "round", "relative to ofms", "start-up"], rows))
     whole = sum(flower.seconds) + flower.start_up
     both = f"ofms {sum(ours) + start_up:.1f} s, Flower {whole:.1f} s (most rounds polled quickly)"
     print(f"all {ROUNDS - 1} rounds with start-up: {both}")
     print("\nof which, in one client's process:")
-    print(format_table(["", "a client and round"], [[name, f"{took:.1f} ms"] for name, took in profile_client()]))
+    print(format_table(["", "per client and round"], [[name, f"{took:.1f} ms"] for name, took in profile_client()]))
     return 0 if plain / mine >= 50 else 1
 
 
 if __name__ == "__main__":
-    # Ray's workers import the module by its name, so that each builds its own setting.
+    # Ray's workers import the module by name, and each builds its own problem.
     import flower_simulation
 
     sys.exit(flower_simulation.main())

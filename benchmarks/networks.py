@@ -24,7 +24,7 @@ _MNIST = {"image": [1, 28, 28], "classes": 10}
 
 @dataclass(frozen=True)
 class Case:
-    """One of the paper's columns: its architectures, the shape of a sample, its clients and bandwidth."""
+    """One of the paper's columns: architectures, shape of a sample, clients and bandwidth."""
 
     name: str
     architectures: Sequence[tuple[str, dict[str, Any]]]
@@ -70,7 +70,7 @@ CIFAR10 = Case(
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A case ready to run for some rounds, of which those from `WINDOW` on fine-tune."""
+    """A case ready to run; rounds from `WINDOW` on fine-tune."""
 
     dictionary: Dictionary
     stream: Stream

@@ -1,8 +1,8 @@
-"""Where the time of a MNIST round goes: py-spy's samples of rounds that fine-tune, by what the code was doing.
+"""Profile of an MNIST round: py-spy's samples of rounds that fine-tune, by activity.
 
     python benchmarks/profile_round.py
 
-Needs the extra `bench` (py-spy), and the right to trace processes.
+Needs the extra `bench` (py-spy) and permission to trace processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from ofms.drawing.tables import format_table
 
 ROUNDS = 4
-# The first that occurs anywhere in a stack, from the top of the list on, names what it was doing.
+# Activities and the frames that identify them; the first match in this order counts.
 BLOCKS = {
     "networks, backward": ("_engine_run_backward",),
     "networks, forward in fine-tuning": ("_fused_step", "torch/nn/modules"),
@@ -32,7 +32,7 @@ BLOCKS = {
 
 
 def work() -> None:
-    """What is profiled: MNIST's networks at the paper's sizes, until some rounds have fine-tuned."""
+    """The profiled work: MNIST's networks at the paper's sizes, until some rounds have fine-tuned."""
     from networks import MNIST, WINDOW, make_problem
     from ofms.simulator.simulation import make_simulation
 
@@ -43,7 +43,7 @@ def work() -> None:
 
 
 def block_of(stack: str) -> str | None:
-    """What a stack was doing; None for start-up."""
+    """The activity of a stack; None for start-up."""
     if "_exchange" not in stack and "thread.py" not in stack:
         return None
     for name, marks in BLOCKS.items():
@@ -67,7 +67,7 @@ def main() -> int:
                 counts[block] += int(samples)
     total = sum(counts.values())
     rows = [[name, f"{100 * count / total:.1f} %"] for name, count in counts.most_common()]
-    print(format_table(["of a MNIST run's working threads", "time"], rows))
+    print(format_table(["of an MNIST run's worker threads", "time"], rows))
     networks = sum(count for name, count in counts.items() if name.startswith("networks"))
     print(f"the networks' own arithmetic: {100 * networks / total:.1f} %")
     return 0

@@ -1,10 +1,10 @@
-"""How selection grows with the fleet: a round's requests, grants, plans and learning, without networks.
+"""The cost of selection by fleet size: a round's requests, grants, plans and learning, without networks.
 
     python benchmarks/scale.py
 
 Twenty models of mixed costs for ten thousand, a hundred thousand and a million clients of mixed budgets, and a
-thousand models for ten thousand clients. Each size runs in a process of its own, for its own peak memory. Exits with 1
-when a figure falls short.
+thousand models for ten thousand clients. Each size runs in a separate process, to measure its peak memory. Exits with 1
+if a figure misses its limit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def measure(clients: int, models: int) -> dict[str, float]:
     clients_session, server_session = open_sessions(policy, fleet)
     state = clients_session.join(fleet.catalogue, fleet.budgets, np.arange(clients))
     server = server_session.open()
-    # Losses come from compute; what matters here is that they differ between clients and models.
+    # Losses come from compute; here they need only differ between clients and models.
     losses = np.random.default_rng(0).random((clients, models))
     best: dict[str, float] = {}
     for exchange in range(ROUNDS):
@@ -86,12 +86,12 @@ def main() -> int:
         ]
         for (clients, models), result in results.items()
     ]
-    print(format_table(["", "request", "grant", "plan", "learn", "round", "a client", "peak"], table))
+    print(format_table(["", "request", "grant", "plan", "learn", "round", "per client", "peak"], table))
     small, large = results[10_000, 20], results[1_000_000, 20]
     growth = large["round"] / 1_000_000 / (small["round"] / 10_000)
     checks = [
-        ("a round of a million clients, s", large["round"], MOST_SECONDS_AT_A_MILLION),
-        ("a client's cost at a million over that at ten thousand", growth, MOST_GROWTH),
+        ("round of a million clients, s", large["round"], MOST_SECONDS_AT_A_MILLION),
+        ("cost per client at a million over that at ten thousand", growth, MOST_GROWTH),
         ("peak memory, GiB", max(result["gib"] for result in results.values()), MOST_GIB),
     ]
     print()

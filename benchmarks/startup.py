@@ -1,4 +1,4 @@
-"""How long it takes to start: the command's help and the import, against an empty Python.
+"""Start-up time of the command's help and of the import, compared with an empty Python process.
 
 python benchmarks/startup.py
 """
@@ -23,7 +23,7 @@ COMMANDS = {
 
 
 def milliseconds(arguments: list[str]) -> float:
-    """The median time of a process."""
+    """The median run time of a process."""
     times = []
     for _ in range(REPEATS):
         began = time.perf_counter()
@@ -35,7 +35,7 @@ def milliseconds(arguments: list[str]) -> float:
 def main() -> None:
     taken = {name: milliseconds(arguments) for name, arguments in COMMANDS.items()}
     empty = taken["python -c pass"]
-    print(format_table(["", "takes", "×"], [[name, f"{ms:.0f} ms", f"{ms / empty:.1f}"] for name, ms in taken.items()]))
+    print(format_table(["", "time", "×"], [[name, f"{ms:.0f} ms", f"{ms / empty:.1f}"] for name, ms in taken.items()]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""From nothing to a finished run: pre-train twenty small networks, run OFMS-FT and MAB, print one table.
+"""A complete run from scratch: pre-train twenty small networks, run OFMS-FT and MAB, print one table.
 
-Fifty clients each see mostly one digit. Each of the twenty models knows one digit well and the others badly; a client
+Fifty clients each see mostly one digit. Each of the twenty models is good at one digit and poor at the others; a client
 can hold about a quarter of them at a time.
 """
 
@@ -34,7 +34,7 @@ def main() -> None:
         runs.append((name, result))
 
     picture = FOLDER / "regret.png"
-    # Regrets in one loss: the published preset measures its own in the unbounded cross-entropy.
+    # Regret in the same loss: the published preset measures it in the unbounded cross-entropy.
     draw_regret([(name, run) for name, run in runs if run.config.preset == "theory"], picture)
     first = runs[0][1]
     size = first.config

@@ -30,7 +30,7 @@ class Client(Exp3Client):
 def build(settings: Settings, fleet: Fleet) -> Policy:
     return Policy(
         client=Client(EpsilonGreedy(1.0, settings.epsilon, "all", fleet.horizon), subset="random"),
-        server=GrantingServer(),  # Grants what is asked for; without a local update, nothing is fine-tuned.
+        server=GrantingServer(),  # Grants what is requested; without a local update, nothing is fine-tuned.
         loss_bound=settings.loss_bound,
         expected_weights=lambda client, server: client.pmf,
     )

@@ -1,9 +1,9 @@
-"""Models and data of one's own, from Python.
+"""Your own models and data, from Python.
 
     python examples/own_models.py
 
-Eight thermostats learn which of five small networks predicts their room's next temperature; none of them can hold more
-than two.
+Eight thermostats learn which of five small networks best predicts their room's next temperature; each can hold only
+two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import ofms
 
 
 def rooms(clients: int, rounds: int) -> ofms.Stream:
-    """Each client's room drifts in its own way; a sample is the last four temperatures, the target the next one."""
+    """Each client's room drifts differently; a sample is the last four temperatures, the target the next one."""
     random = np.random.default_rng(0)
     hours = np.arange(rounds + 5)
     period = 12 + 4 * np.arange(clients)[:, None]
@@ -26,7 +26,7 @@ def rooms(clients: int, rounds: int) -> ofms.Stream:
 
 
 def trained_network(period: float) -> nn.Module:
-    """A network that knows rooms of one period."""
+    """A network trained on rooms of one period."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
     hours = torch.arange(400.0)
@@ -43,7 +43,7 @@ def trained_network(period: float) -> nn.Module:
 def main() -> None:
     networks = {f"period{period}": trained_network(period) for period in (12, 18, 24, 32, 40)}
     dictionary = ofms.Dictionary.from_modules(networks, task="regression")
-    # Squared errors of a few hundredths: clients may learn much faster than the theory has to for losses of up to 1.
+    # Squared errors are a few hundredths: clients can learn much faster than the tuned rate, meant for losses up to 1.
     result = ofms.simulate(
         models=dictionary,
         stream=rooms(clients=8, rounds=300),

@@ -1,4 +1,4 @@
-"""A picture of a report, as in the README.
+"""Take a screenshot of a report, as in the README.
 
     python examples/screenshot.py runs/demo/ofms-ft-published/report.html docs/report.png
 
@@ -22,7 +22,7 @@ def main() -> int:
     page, picture = (Path(argument).resolve() for argument in sys.argv[1:])
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
-        print("no Chromium here: install it, for example with apt install chromium", file=sys.stderr)
+        print("Chromium is missing: install it, for example with apt install chromium", file=sys.stderr)
         return 1
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     subprocess.run(

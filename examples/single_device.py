@@ -1,9 +1,9 @@
-"""One device from a program of one's own: it predicts at once, and learns when the label comes.
+"""One device in your own program: it predicts immediately, and learns when the label arrives.
 
     python examples/single_device.py
 
-A fleet of one, with the server's side in the same program; messages are bytes, and how they travel is up to you. The
-store is a folder: kill the program at any time, run it again, and the device goes on where it was.
+A fleet of one, with the server in the same program; messages are bytes, and their transport is up to you. The store is
+a folder: kill the program at any time, run it again, and the device resumes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROUNDS, SAMPLES_AN_EXCHANGE = 300, 10
 
 
 def dictionary() -> ofms.Dictionary:
-    """Six networks, of which each knows another way from two readings to a third."""
+    """Six networks, each trained on a different mapping from two readings to a third."""
     options = {"inputs": 2, "hidden": [8], "outputs": 1}
     networks = {}
     for index in range(6):
@@ -59,11 +59,11 @@ def main() -> None:
         device.receive(coordinator.welcome(client=0))
         for _ in range(ROUNDS):
             message = device.collect()
-            if message is not None:  # The exchange is over: report, and ask for the next models.
+            if message is not None:  # The exchange is over: report, and request the next models.
                 device.receive(coordinator.run_exchange({0: message})[0])
             x = random.random(2)
-            answer = device.predict(x)  # At once, with the models at hand.
-            y = 0.8 * x[0] + 0.2 * x[1]  # Later, or never, the label comes.
+            answer = device.predict(x)  # Immediate, with the models held.
+            y = 0.8 * x[0] + 0.2 * x[1]  # The label arrives later, or never.
             device.feedback(answer.id, y)
             errors.append((answer.value - y) ** 2)
         print(f"memory: {device.held_bytes} of {device.budget} bytes; {device.exchange + 1} exchanges")

@@ -32,7 +32,7 @@ def test_nothing_is_imported_without_trust(write_module: Writer, tmp_path: Path)
 def test_trust_in_a_module_does_not_extend_to_its_imports(write_module: Writer) -> None:
     trust = write_module("importing_one", "from os import system\nfrom subprocess import Popen\n")
     for name, home in (("system", "(posix|nt)"), ("Popen", "subprocess")):
-        with pytest.raises(InvalidInput, match=f"it would run code of {home}, which you have not trusted"):
+        with pytest.raises(InvalidInput, match=f"it would run code from {home}, which is not trusted"):
             load_object(f"importing_one:{name}", field="architecture", trusted=trust)
 
 
@@ -61,7 +61,7 @@ def test_a_reference_of_another_form_is_refused(reference: str) -> None:
 
 
 def test_a_missing_module_is_named() -> None:
-    with pytest.raises(InvalidInput, match="there is no module nowhere_to_be_found in the folder of the command"):
+    with pytest.raises(InvalidInput, match="there is no module nowhere_to_be_found in the current folder, "):
         load_object("nowhere_to_be_found.deeper:make", field="policy", trusted=Trust(("nowhere_to_be_found",)))
 
 

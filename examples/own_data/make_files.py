@@ -1,9 +1,9 @@
-"""Make the files that `experiment.toml` names: a stream as CSV, and a dictionary of four trained networks.
+"""Write the files that `experiment.toml` names: a stream as CSV, and a dictionary of four trained networks.
 
     cd examples/own_data && python make_files.py && ofms run experiment.toml
 
-Where your own data and networks exist already, only the two formats matter: one row per sample, with a column
-for its client; and `dictionary.json` beside one `.safetensors` file per model.
+If you have your own data and networks, only the two formats matter: one row per sample, with a column for its client;
+and `dictionary.json` next to one `.safetensors` file per model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COLUMNS = ["speed", "temperature", "pressure"]
 
 
 def samples(kind: int, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Pumps of four kinds: each answers to speed and temperature in its own way."""
+    """Pumps of four kinds, which respond differently to speed and temperature."""
     x = random.random((count, 3))
     answer = [[0.6, 0.1, 0.3], [0.1, 0.6, 0.3], [-0.4, 0.2, 0.8], [0.2, -0.5, 0.9]][kind]
     return x, x @ np.array(answer) + 0.02 * random.normal(size=count)

@@ -6,5 +6,5 @@ from torch import nn
 
 
 def pump(width: int) -> nn.Module:
-    """Predicts a pump's next pressure from speed, temperature and pressure."""
+    """Predict a pump's next pressure from speed, temperature and pressure."""
     return nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 1))

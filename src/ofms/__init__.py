@@ -1,7 +1,7 @@
 """Online federated model selection and fine-tuning (OFMS-FT).
 
-Every device picks, round by round, the models that fit its memory, predicts with the best one, learns which models
-suit it, and fine-tunes the dictionary together with the others under a limited upload bandwidth.
+In every round, each device draws models that fit its memory, predicts with one of them, learns from its losses which
+models suit it, and helps fine-tune the dictionary under a limited upload bandwidth.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = [
     "simulate",
 ]
 
-# PyTorch takes a second to import: names are looked up when they are first used.
-_HOMES = {
+# Importing PyTorch takes a second: names are resolved on first use.
+_MODULES = {
     "Device": "ofms.device.device",
     "Dictionary": "ofms.models.dictionary",
     "InvalidInput": "ofms.core.errors",
@@ -50,9 +50,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m ofms` is the command."""
+"""`python -m ofms` runs the command `ofms`."""
 
 from __future__ import annotations
 

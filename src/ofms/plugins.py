@@ -1,7 +1,7 @@
-"""Objects of the user's own, named as `package.module:name`: policies, architectures and datasets.
+"""Plug-ins: user-defined policies, architectures and datasets, named as `package.module:name`.
 
-Importing a module runs it. A reference that stands in a file or a message is therefore followed only into packages
-that the user named, and that is checked before anything is imported.
+Importing a module runs it. A reference in a file or a message is therefore resolved only in packages that the user
+trusts, which is checked before anything is imported.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _REFERENCE = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]
 
 @dataclass(frozen=True)
 class Trust:
-    """Which packages the user's own code may come from.
+    """Packages that plug-ins may be imported from.
 
     Attributes
     ----------
     packages
-        Names of packages or modules; what is inside a package is trusted with it.
+        Names of packages or modules; submodules of a trusted package are trusted.
     folders
-        Where they are looked for first, then on Python's path.
+        Folders to search before Python's path.
 
     Examples
     --------
@@ -65,9 +65,9 @@ NO_TRUST = Trust()
 
 
 def trust_of(given: Trust | str | Iterable[str]) -> Trust:
-    """The trust that a caller gives, as a record or as names of packages, with the folders where those are now.
+    """Trust from a record or from names of packages, with the folders where these are found now.
 
-    Nothing is imported. Installed packages are left to Python's path.
+    Nothing is imported. Installed packages are found on Python's path and get no folder.
     """
     if isinstance(given, Trust):
         return given
@@ -77,7 +77,7 @@ def trust_of(given: Trust | str | Iterable[str]) -> Trust:
 
 
 def _folder_of(package: str) -> str | None:
-    """The folder in which a top-level package or module of the user's own is found; None for any other."""
+    """The folder of a top-level package or module; None if it is installed or not found."""
     spec = PathFinder.find_spec(package)
     if spec is None:
         return None
@@ -90,7 +90,7 @@ def _folder_of(package: str) -> str | None:
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text has the form `package.module:name`."""
+    """Whether a string has the form `package.module:name`."""
     return _REFERENCE.fullmatch(text) is not None
 
 
@@ -104,15 +104,15 @@ def module_of(reference: str) -> str:
 
 
 def load_object(reference: str, *, field: str, trusted: Trust) -> Any:
-    """Import what `package.module:name` refers to.
+    """Import the object that `package.module:name` refers to.
 
     Parameters
     ----------
     field
-        What an error calls the reference.
+        The name of the reference in errors.
     trusted
         Where it may come from. A function or class must also be defined there: what a trusted module imports from
-        elsewhere is not trusted with it.
+        elsewhere is not trusted.
     """
     match = _REFERENCE.fullmatch(reference)
     if match is None:
@@ -120,15 +120,15 @@ def load_object(reference: str, *, field: str, trusted: Trust) -> Any:
     module_name, name = match["module"], match["name"]
     if not trusted.covers(module_name):
         raise _untrusted(field, reference, module_name)
-    with _searched(trusted.folders):
+    with _on_path(trusted.folders):
         module = _import(module_name, field, reference)
     try:
         found = getattr(module, name)
     except AttributeError:
         raise InvalidInput(field, reference, f"module {module_name} has no {name!r}") from None
-    home = getattr(found, "__module__", None) or ""
-    if (inspect.isroutine(found) or inspect.isclass(found)) and not trusted.covers(home):
-        raise _untrusted(field, reference, home or "builtins")
+    defined_in = getattr(found, "__module__", None) or ""
+    if (inspect.isroutine(found) or inspect.isclass(found)) and not trusted.covers(defined_in):
+        raise _untrusted(field, reference, defined_in or "builtins")
     return found
 
 
@@ -137,7 +137,7 @@ def _untrusted(field: str, reference: str, module: str) -> InvalidInput:
     return InvalidInput(
         field,
         reference,
-        f"it would run code of {module}, which you have not trusted; if you know that package, "
+        f"it would run code from {module}, which is not trusted; if you know that package, "
         f'add --trust {package} (in Python trust=({package!r},), in an experiment [trust] packages = ["{package}"])',
     )
 
@@ -147,15 +147,15 @@ def _import(module: str, field: str, reference: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            where = "in the folder of the command or experiment, or among what is installed"
+            where = "in the current folder, the experiment's folder, or the installed packages"
             raise InvalidInput(field, reference, f"there is no module {error.name} {where}") from None
         raise InvalidInput(field, reference, _failure(error)) from None
-    except (Exception, SystemExit) as error:  # The user's code may fail in any way.
+    except (Exception, SystemExit) as error:  # A plug-in may raise anything.
         raise InvalidInput(field, reference, _failure(error)) from None
 
 
 def _failure(error: BaseException) -> str:
-    """Where an import failed, and of what, in one line."""
+    """Where and why an import failed, in one line."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
@@ -165,8 +165,8 @@ def _failure(error: BaseException) -> str:
 
 
 @contextmanager
-def _searched(folders: Iterable[str]) -> Iterator[None]:
-    """Put folders at the front of Python's path for an import, and at its end for those that come later."""
+def _on_path(folders: Iterable[str]) -> Iterator[None]:
+    """Put folders at the front of Python's path during an import, and at its end afterwards."""
     added = [folder for folder in folders if folder not in sys.path]
     sys.path[:0] = added
     try:

@@ -26,7 +26,7 @@ def test_bounds_are_given_only_where_the_theorems_apply(models: Path, capsys: py
     assert "not covered: the selection loss is not bounded (a1)" in printed
     assert "server's regret: not covered: the selection loss is not bounded" in printed
     assert run("bounds", "--models", models, *QUICK, *server, "--set", "window=5") == 0
-    assert "not covered: the fine-tuning loss is a window's" in capsys.readouterr().out
+    assert "not covered: the fine-tuning loss averages a window" in capsys.readouterr().out
     assert run("bounds", "--models", models, *QUICK, "--set", "learning_rate=0") == 0
     assert "not covered: a learning rate of 0 never learns" in capsys.readouterr().out
     assert_refused(

@@ -72,15 +72,15 @@ def garble(models: Path) -> None:
 
 BAD_DICTIONARIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (lambda models: (models / "net0.safetensors").unlink(), "has no such file"),
-    "truncated": (truncate, "not a whole safetensors file"),
+    "truncated": (truncate, "not a complete safetensors file"),
     "not finite": (poison, "net0: 0.bias = not finite"),
-    "wrong shape": (reshape, "0.bias = [3]: architecture 'mlp' has [8] there"),
+    "wrong shape": (reshape, "0.bias = [3]: architecture 'mlp' expects [8]"),
     "unknown architecture": (rename, "architecture = resnet: use one of mlp, vgg"),
     "single model": (leave_one, "models = 1"),
-    "wrong inputs": (wrong_inputs, "it does not take samples of shape [64]"),
+    "wrong inputs": (wrong_inputs, "it does not accept samples of shape [64]"),
     "too large": (claim_too_much, "net0: storage = 100000000000000000"),
     "float8": (store_float8, "store it as float32"),
-    "not UTF-8": (garble, "mend the file"),
+    "not UTF-8": (garble, "fix the file"),
 }
 
 BAD_ARGUMENTS = {
@@ -93,7 +93,7 @@ BAD_ARGUMENTS = {
     "not an assignment": (("--set", "window"), "is not KEY=VALUE"),
     "zero clients": (("--clients", "0"), "clients = 0: give at least 1"),
     "zero rounds": (("--rounds", "0"), "rounds = 0: give at least 1"),
-    "no such models": (("--models", "nowhere"), "nowhere: no dictionary can be read there"),
+    "no such models": (("--models", "nowhere"), "nowhere: it has no readable dictionary"),
     "unknown option": (("--colour", "red"), "No such option"),
     "no workers": (("--workers", "0"), "0 is not in the range"),
     "unknown bound": (("--set", "loss_bound=soft"), "loss_bound = soft: use one of clip, saturate, raw"),
@@ -102,7 +102,7 @@ BAD_ARGUMENTS = {
     "not a setting": (("--set", "policy=mab"), "policy is not a setting; use the option --policy"),
     "too many samples": (("--rounds", "1000000000000"), "clients × rounds"),
     "too long a name": (("--out", "x" * 300), "File name too long"),
-    "too long a number": (("--budget", "9" * 5000), "too long a number"),
+    "too long a number": (("--budget", "9" * 5000), "number is too long"),
     "too large a budget": (("--budget", "4000000TiB"), "budget = 4000000TiB"),
 }
 
@@ -136,9 +136,9 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
     assert_refused(
         capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file" / "run"), "cannot be written to"
     )
-    assert_refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file"), "it exists already")
+    assert_refused(capsys, run("run", "--models", models, *QUICK, "--out", tmp_path / "file"), "it already exists")
     assert_refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file" / "models"), "cannot be written to")
-    assert_refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file"), "it exists already")
+    assert_refused(capsys, run("pretrain", "digits", "--out", tmp_path / "file"), "it already exists")
     assert_refused(capsys, run("pretrain", "digits", "--workers", "-1"), "-1 is not in the range")
 
 
@@ -158,7 +158,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
             "3 outputs",
         ),
         ("policies.mab = { learning_rat = 1 }", "policies.mab = learning_rat"),
-        ("settings = { learning_rate = 1 }", "as in [policies.ofms-ft]"),
+        ("settings = { learning_rate = 1 }", "such as [policies.ofms-ft]"),
     ],
 )
 def test_a_bad_experiment_file_is_refused_in_one_line(

@@ -93,7 +93,7 @@ def test_a_run_is_repeated_from_its_configuration(
     assert different <= {"seconds", "folder"}
     assert first["revision"]
     status = run("run", tmp_path / "one" / "config.toml", "--policy", "mab", "--out", tmp_path / "three")
-    assert_refused(capsys, status, "policy = mab: the run was of fed-omd")
+    assert_refused(capsys, status, "policy = mab: the run used fed-omd")
 
 
 def test_fine_tuning_that_diverges_ends_in_one_line(

@@ -70,7 +70,7 @@ def test_a_restarted_server_continues_from_its_checkpoint(tmp_path: Path, fleet:
 def test_two_servers_cannot_use_one_deployment(tmp_path: Path) -> None:
     folder = make_fleet(tmp_path / "fleet")
     persistence = PersistentCoordinator(Deployment(folder))
-    with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
+    with pytest.raises(ofms.InvalidInput, match="another process is using it"):
         PersistentCoordinator(Deployment(folder))
     PersistentCoordinator(Deployment(folder), read_only=True)
     persistence.close()

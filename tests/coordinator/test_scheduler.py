@@ -165,7 +165,7 @@ def test_a_grant_that_the_transport_does_not_accept_is_sent_again(scheduled: Sch
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"nonsense", "not a whole envelope"),
+        (b"nonsense", "not a complete envelope"),
         (None, "it cannot be read"),
         (encode(Envelope("poem")), "another deployment"),
         (encode(Envelope("request", {"deployment": 7})), "another deployment"),

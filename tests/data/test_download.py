@@ -119,10 +119,10 @@ def test_an_archive_without_md5_is_downloaded_anew(host: str, name: str, tmp_pat
 @pytest.mark.parametrize(
     ("path", "md5", "message"),
     [
-        ("batches.gz", "0" * 32, "not the published file"),
-        ("absent.zip", None, r"cannot be fetched .*404"),
-        ("cut/batches.zip", None, "cannot be fetched"),
-        *((f"damaged{name}", None, "not a whole archive") for name in ARCHIVES),
+        ("batches.gz", "0" * 32, "not the published one"),
+        ("absent.zip", None, r"cannot be downloaded .*404"),
+        ("cut/batches.zip", None, "cannot be downloaded"),
+        *((f"damaged{name}", None, "not a complete archive") for name in ARCHIVES),
     ],
 )
 def test_an_incomplete_archive_is_refused_in_one_line(
@@ -142,13 +142,13 @@ def test_a_damaged_archive_inside_an_archive_is_refused(
 ) -> None:
     inner = zipped({"Perth_Data.csv": CONTENT})
     monkeypatch.setitem(ARCHIVES, "/outer.zip", zipped({"a.csv": b"1", "data.zip": inner[: len(inner) // 2]}))
-    with pytest.raises(InvalidInput, match=r"outer\.zip: it is not a whole archive"):
+    with pytest.raises(InvalidInput, match=r"outer\.zip: it is not a complete archive"):
         Archive(f"{host}/outer.zip").fetch()
     assert not files_in(tmp_path / "cache")
 
 
 def test_an_unreachable_host_is_named() -> None:
-    with pytest.raises(InvalidInput, match=r"127\.0\.0\.1:9/file\.gz: it cannot be fetched .* by hand"):
+    with pytest.raises(InvalidInput, match=r"127\.0\.0\.1:9/file\.gz: it cannot be downloaded .*; copy the files to"):
         Archive("http://127.0.0.1:9/file.gz").fetch()
 
 
@@ -161,7 +161,7 @@ def test_files_are_written_only_if_all_are_verified(tmp_path: Path, monkeypatch:
 
     with pytest.raises(InvalidInput, match="its MD5 is"):
         fetch(lambda: {"a": b"one", "b": b"changed"})
-    with pytest.raises(InvalidInput, match="does not hold it"):
+    with pytest.raises(InvalidInput, match="does not contain it"):
         fetch(lambda: {"a": b"one"})
     assert not files.folder.exists()
     fetch(lambda: {"folder/a": b"one", "not-a": b"other", "deep/folder/b": b"two"})
@@ -175,7 +175,7 @@ def test_mnist_with_other_content_is_refused(host: str, tmp_path: Path, monkeypa
     monkeypatch.setenv("OFMS_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(mnist, "_HOST", f"{host}/")
     monkeypatch.setitem(ARCHIVES, "/train-images-idx3-ubyte.gz", gzip.compress(CONTENT))
-    with pytest.raises(InvalidInput, match="not the published file"):
+    with pytest.raises(InvalidInput, match="not the published one"):
         mnist.dataset.fetch()
     assert not (tmp_path / "data").exists()
 

@@ -75,7 +75,7 @@ def test_an_experiment_can_name_an_own_dataset(tmp_path: Path, write_module: Cal
 
 def test_an_object_that_is_not_a_dataset_is_refused(write_module: Callable[[str, str], Trust]) -> None:
     trust = write_module("pump_data", MODULE)
-    with pytest.raises(InvalidInput, match="dataset = pump_data:unfinished: it has no name, task, fetch"):
+    with pytest.raises(InvalidInput, match="dataset = pump_data:unfinished: it lacks name, task, fetch"):
         load_dataset("pump_data:unfinished", trust)
     with pytest.raises(InvalidInput, match=r"dataset = pumps: use one of digits, .* or your own as package\.module"):
         load_dataset("pumps", trust)

@@ -41,7 +41,7 @@ def test_rows_become_a_stream_in_the_order_of_the_file(source: TableSource) -> N
     [
         ({"target": "colour"}, r"stream\.target = colour: the file has no such column; it has device, heat"),
         ({"client": None}, r"stream\.client = None: name the column"),
-        ({"features": None}, r"column note = .*: give numbers"),
+        ({"features": None}, r"column note = .*: it must be numeric"),
         ({"features": ("heat", "cold")}, r"stream\.features = cold"),
         ({"file": "nothing.csv"}, "there is no such file"),
         ({"file": "data.xlsx"}, "no such file"),
@@ -76,7 +76,7 @@ def test_broken_files_are_refused(source: TableSource, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="arrays x and y"):
         replace(source, file=str(tmp_path / "data.npz")).read()
     np.savez(tmp_path / "data.npz", x=np.zeros((2, 3, 1)), y=np.full((2, 3), 0.5))
-    with pytest.raises(InvalidInput, match="whole numbers"):
+    with pytest.raises(InvalidInput, match="classes must be integers"):
         replace(source, file=str(tmp_path / "data.npz")).read()
     for content in (b"", b"PK\x03\x04 and then nothing"):
         (tmp_path / "data.npz").write_bytes(content)

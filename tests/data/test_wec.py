@@ -52,7 +52,7 @@ def test_the_files_become_streams_and_training_sets(folder: Path) -> None:
         ("column", "it has 60 rows of 48 columns, not 60 of 49"),
         ("half", "it has 30 rows of 49 columns, not 60 of 49"),
         ("header", "not a table of numbers"),
-        ("gap", "row 3 lacks a number"),
+        ("gap", "row 3 has a missing value"),
         ("missing", "ofms data wec"),
     ],
 )
@@ -90,7 +90,7 @@ def test_malformed_files_are_fetched_again(folder: Path, monkeypatch: pytest.Mon
         return path
 
     monkeypatch.setattr(Archive, "_download", download)
-    with pytest.raises(InvalidInput, match="not a whole archive"):
+    with pytest.raises(InvalidInput, match="not a complete archive"):
         load_dataset("wec").fetch()
     load_dataset("wec").fetch()
     assert (folder / "Perth_Data.csv").read_bytes() == whole["Perth_Data.csv"]

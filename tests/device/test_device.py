@@ -238,7 +238,7 @@ def test_malformed_messages_change_nothing(device: Device, coordinator: Coordina
         return encode(Envelope("grant", values, grant_arrays(small) | {"model.0": array}))
 
     for content, message in (
-        (b"nonsense", "not a whole envelope"),
+        (b"nonsense", "not a complete envelope"),
         (encode(Envelope("grant", values | {"revision": "other"})), "another dictionary"),
         (encode(Envelope("grant", values | {"deployment": "other"})), "another dictionary"),
         (encode(Envelope("grant", values | {"exchange": 5})), "this device asked for 1"),
@@ -247,9 +247,9 @@ def test_malformed_messages_change_nothing(device: Device, coordinator: Coordina
         (sending(model_array(shapeless)), "missing or of another shape"),
         (sending(model_array(halves)), "is torch.float16, not torch.float32"),
         (sending(model_array(more)), "it has no tensor 'more'"),
-        (sending(np.arange(99, dtype=np.uint8)), "not a whole safetensors file"),
-        (sending(model_array(own)[:-4]), "not a whole safetensors file"),
-        (sending(np.zeros((3, 3))), "not a whole safetensors file"),
+        (sending(np.arange(99, dtype=np.uint8)), "not a complete safetensors file"),
+        (sending(model_array(own)[:-4]), "not a complete safetensors file"),
+        (sending(np.zeros((3, 3))), "not a complete safetensors file"),
         (encode(Envelope("grant", values, unsent)), "neither sent nor here"),
         (encode(Envelope("poem")), "a welcome or a grant"),
     ):

@@ -59,7 +59,7 @@ def test_a_malformed_message_is_answered_with_the_reason(tmp_path: Path) -> None
     with Device(tmp_path, budget=budget) as device:
         name = mailbox.deliver(b"nonsense")
         wait(lambda: mailbox.refusal(name))
-        assert "not a whole envelope" in str(mailbox.refusal(name))
+        assert "not a complete envelope" in str(mailbox.refusal(name))
         mailbox.deliver(coordinator.welcome(0))
         wait_answer(mailbox, 0)
         assert not device.ready

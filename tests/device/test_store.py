@@ -34,7 +34,7 @@ for number in range(10**6):
 
 
 def test_two_processes_do_not_share_a_store(device: Device, tmp_path: Path) -> None:
-    with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
+    with pytest.raises(ofms.InvalidInput, match="another process is using it"):
         Device(device.store, budget=device.budget, mail=False)
     device.close()
     (device.store / "snapshot.safetensors").write_bytes(b"damaged")

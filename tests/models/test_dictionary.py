@@ -71,13 +71,13 @@ def test_costs_and_trainable_parameters_can_be_declared(folder: Path) -> None:
 
 def test_own_networks_without_an_architecture_cannot_be_written(tmp_path: Path) -> None:
     dictionary = Dictionary.from_modules({name: nn.Linear(1, 1) for name in "ab"}, task="regression")
-    with pytest.raises(InvalidInput, match="say how to build 'a' again"):
+    with pytest.raises(InvalidInput, match="to write 'a', give its architecture"):
         dictionary.write(tmp_path / "models")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_not_empty_is_not_overwritten(folder: Path) -> None:
-    with pytest.raises(InvalidInput, match="something is there already"):
+    with pytest.raises(InvalidInput, match="it already exists"):
         small().write(folder)
 
 
@@ -150,17 +150,17 @@ def broken_task(folder: Path) -> None:
 
 BROKEN = {
     broken_missing: "a.safetensors: model 'a' has no such file",
-    broken_truncated: "not a whole safetensors file",
-    broken_shape: r"0.weight = \[4, 2\]: architecture 'mlp' has \[3, 2\] there",
+    broken_truncated: "not a complete safetensors file",
+    broken_shape: r"0.weight = \[4, 2\]: architecture 'mlp' expects \[3, 2\]",
     broken_not_finite: "a: 0.weight = not finite",
     broken_extra_tensor: "9.weight",
-    broken_json: "mend the file",
+    broken_json: "fix the file",
     broken_task: "task = both: use one of classification, regression",
     broken_field: "options",
     broken_key: "colour",
     broken_format: "format = ofms-dictionary/9",
-    broken_path: "name a file of the folder itself",
-    broken_name: "name = b: .* two models have it",
+    broken_path: "name a file in the same folder",
+    broken_name: "name = b: .* two models have this name",
     broken_pattern: "no parameter matches",
     broken_cost: "a: storage = 0",
     broken_single: "models = 1",
@@ -176,7 +176,7 @@ def test_a_broken_dictionary_is_refused_in_one_line(folder: Path, breaking: Any)
 
 
 def test_a_folder_without_a_dictionary_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no dictionary can be read there"):
+    with pytest.raises(InvalidInput, match="it has no readable dictionary"):
         Dictionary.read(tmp_path)
 
 

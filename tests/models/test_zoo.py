@@ -53,7 +53,7 @@ def test_parameters_are_named_by_position() -> None:
         ("no.such.module:make", {}, "architecture = no.such.module:make"),
         ("ofms.models.zoo:nothing", {}, "architecture = ofms.models.zoo:nothing"),
         ("collections:OrderedDict", {}, "must return a torch.nn.Module"),
-        ("mlp", {"inputs": 2}, "options = .* does not take them"),
+        ("mlp", {"inputs": 2}, "options = .* does not accept them"),
         ("vgg", {"image": [1, 4, 4], "blocks": [[4, 4]], "dense": 2, "classes": 2}, "too small"),
         ("vgg", {"image": [1, 9, 9], "blocks": [[4]], "dense": 2, "classes": 2, "pool": []}, "pool"),
         ("vgg", {"image": [1, 9, 9], "blocks": [[4]], "dense": 2, "classes": 2, "dropout": [0.1]}, "dropout"),
@@ -72,7 +72,7 @@ def test_an_own_factory_is_called() -> None:
 
 
 def test_a_factory_outside_the_zoo_needs_trust(tmp_path: Path) -> None:
-    remedy = r"architecture = os:system: it would run code of os, which you have not trusted; .* add --trust os"
+    remedy = r"architecture = os:system: it would run code from os, which is not trusted; .* add --trust os"
     with pytest.raises(InvalidInput, match=remedy):
         build_module("os:system", {"command": f"touch {tmp_path / 'touched'}"})
     assert not list(tmp_path.iterdir())

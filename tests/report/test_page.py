@@ -46,7 +46,7 @@ def test_the_page_is_complete_and_needs_no_network(runs: list[Path]) -> None:
 def test_several_runs_stand_side_by_side(runs: list[Path], tmp_path: Path) -> None:
     page = write_report(runs, tmp_path / "both.html").read_text()
     assert "Runs side by side" in page
-    assert "Best by its mean: " in page
+    assert "Best mean: " in page
     for name in ("ofms-ft", "mab"):
         assert f"<td>{name}</td>" in page
 
@@ -55,7 +55,7 @@ def test_the_command_writes_the_page(runs: list[Path], tmp_path: Path, capsys: p
     assert _main(["report", str(runs[1])]) == 0
     assert str(runs[1] / "report.html") in capsys.readouterr().out
     assert _main(["report", str(tmp_path / "nothing")]) == 2
-    assert "no run is there" in capsys.readouterr().err
+    assert "it is not a run's folder" in capsys.readouterr().err
     for name, message in (("summary.json", "it is not finished"), ("clients.npz", "it is damaged")):
         broken = tmp_path / name
         shutil.copytree(runs[0], broken)

@@ -86,7 +86,7 @@ def test_a_cell_that_another_process_runs_is_refused(models: Path, tmp_path: Pat
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text("half of it")
     lock = FolderLock(folder)
-    with pytest.raises(InvalidInput, match="another process runs this cell"):
+    with pytest.raises(InvalidInput, match="another process is running this cell"):
         store.results([cell])
     assert (folder / "config.toml").read_text() == "half of it"
     lock.close()
@@ -184,11 +184,11 @@ def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest
     }
     shutil.rmtree(out / "compare-digits" / "runs")
     assert _main([*arguments, "--budget", "3", "--set", "window=3", "--out", str(out)]) == 0, "cells are enough"
-    assert "no report: there is no run's folder to show" in capsys.readouterr().err
+    assert "no report: name at least one run's folder" in capsys.readouterr().err
     assert _main([*arguments, "--seed", "1", "--policy", "mab", "--out", str(out), "--json"]) == 0
     runs = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
     assert [run["seed"] for run in runs] == [1, 2]
-    for wrong, message in (("seed=3", "seed is not a setting"), ("hindsight=false", "a cell reports regret")):
+    for wrong, message in (("seed=3", "seed is not a setting"), ("hindsight=false", "a cell includes regret")):
         assert _main([*arguments, "--set", wrong, "--policy", "mab", "--out", str(out / "new")]) == 2
         assert message in capsys.readouterr().err
     assert not list((out / "new").rglob("metrics.jsonl")), "refused before anything is run"

@@ -30,7 +30,7 @@ def test_two_processes_never_train_one_dictionary(
     keep.mkdir()
     (keep / "done.safetensors").write_bytes(b"of the other process")
     lock = FolderLock(keep)
-    with pytest.raises(InvalidInput, match="another process is writing it; wait for that, or stop it"):
+    with pytest.raises(InvalidInput, match="another process is using it; wait until it ends, or stop it"):
         train_dictionary(one_epoch, "digits", folder, progress=False)
     assert (keep / "done.safetensors").exists()
     lock.close()

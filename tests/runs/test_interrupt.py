@@ -17,6 +17,6 @@ def test_a_repeated_signal_is_one_request_and_a_later_one_interrupts(monkeypatch
         signal.raise_signal(signal.SIGINT)
     assert stop.wanted
     with stop:
-        monkeypatch.setattr(interrupt, "_SECONDS_OF_ONE_REQUEST", -1.0)
+        monkeypatch.setattr(interrupt, "_REPEAT_SECONDS", -1.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

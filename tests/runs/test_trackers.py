@@ -48,6 +48,6 @@ def test_an_invalid_tracker_is_refused(tmp_path: Path) -> None:
     dictionary, stream = regression_problem()
     with pytest.raises(ofms.InvalidInput, match="tracker = paper: use one of tensorboard, mlflow"):
         ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run", tracker="paper", **OPTIONS)
-    with pytest.raises(ofms.InvalidInput, match="runs that are written"):
+    with pytest.raises(ofms.InvalidInput, match="a run that is written"):
         ofms.simulate(models=dictionary, stream=stream, tracker="tensorboard", **OPTIONS)
     assert not (tmp_path / "run").exists()

@@ -72,27 +72,27 @@ def test_a_run_is_written_to_a_new_folder_only(tmp_path: Path) -> None:
     result = ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run")
     assert result.folder == tmp_path / "run"
     assert (tmp_path / "run" / "summary.json").exists()
-    with pytest.raises(ofms.InvalidInput, match=r"out = .*it exists already"):
+    with pytest.raises(ofms.InvalidInput, match=r"out = .*it already exists"):
         ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run")
 
 
 def test_a_stream_with_nan_is_refused() -> None:
     dictionary, stream = regression_problem()
     stream.x[2, 3, 0] = np.nan
-    with pytest.raises(ofms.InvalidInput, match="stream inputs = not finite: client 2 has it in round 4"):
+    with pytest.raises(ofms.InvalidInput, match="stream inputs = not finite: see client 2, round 4"):
         ofms.simulate(models=dictionary, stream=stream)
 
 
 def test_classes_without_an_output_of_the_models_are_refused() -> None:
     dictionary, stream = image_problem()
     stream.y[0, 0] = 3
-    with pytest.raises(ofms.InvalidInput, match="stream targets = 3: the models know classes 0 to 2"):
+    with pytest.raises(ofms.InvalidInput, match="stream targets = 3: the models predict classes 0 to 2"):
         ofms.simulate(models=dictionary, stream=stream)
 
 
 def test_more_rounds_than_the_stream_has_are_refused() -> None:
     dictionary, stream = regression_problem()
-    with pytest.raises(ofms.InvalidInput, match="more clients or rounds"):
+    with pytest.raises(ofms.InvalidInput, match="it has fewer clients or rounds than requested"):
         ofms.simulate(models=dictionary, stream=stream, rounds=1000)
 
 
@@ -134,7 +134,7 @@ def test_a_result_is_printed_plotted_and_saved(tmp_path: Path) -> None:
     folder = result.save(tmp_path / "saved")
     again = ofms.simulate(str(folder / "config.toml"), models=dictionary, stream=stream)
     assert again.score.tolist() == result.score.tolist(), "a saved run can be repeated"
-    with pytest.raises(ofms.InvalidInput, match="it exists already"):
+    with pytest.raises(ofms.InvalidInput, match="it already exists"):
         result.save(folder)
 
 

@@ -150,12 +150,12 @@ def test_a_run_that_cannot_be_resumed_is_refused(stopped: Path) -> None:
     other = ofms.Dictionary.from_modules(
         {model.name: torch.nn.Sequential(torch.nn.Linear(3, 1)) for model in dictionary.models}, task="regression"
     )
-    with pytest.raises(ofms.InvalidInput, match="its dictionary was another one"):
+    with pytest.raises(ofms.InvalidInput, match="it was run with another dictionary"):
         resume(models=other)
-    with pytest.raises(ofms.InvalidInput, match="its stream was another one"):
+    with pytest.raises(ofms.InvalidInput, match="it was run with another stream"):
         resume(stream=ofms.Stream(stream.x + 1, stream.y, stream.task))
     lock = FolderLock(stopped)
-    with pytest.raises(ofms.InvalidInput, match="another process is writing it"):
+    with pytest.raises(ofms.InvalidInput, match="another process is using it"):
         resume()
     lock.close()
 
@@ -219,6 +219,6 @@ def test_a_loopback_run_can_be_resumed(policy: str, tmp_path: Path, monkeypatch:
 
 def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["run", "--resume", str(tmp_path)]) == 2
-    assert "no run is there" in capsys.readouterr().err
+    assert "it is not a run's folder" in capsys.readouterr().err
     assert _main(["run", "digits", "--resume", str(tmp_path)]) == 2
     assert "leave out digits" in capsys.readouterr().err

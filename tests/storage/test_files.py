@@ -36,7 +36,7 @@ def test_an_empty_folder_is_filled_and_any_other_refused(tmp_path: Path) -> None
     with new_folder(tmp_path / "empty") as partial:
         (partial / "file").write_text("content")
     for taken in ("empty", "empty/file"):
-        with pytest.raises(InvalidInput, match="something is there already"), new_folder(tmp_path / taken):
+        with pytest.raises(InvalidInput, match="it already exists"), new_folder(tmp_path / taken):
             pytest.fail("it must not be entered")
 
 

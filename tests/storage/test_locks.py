@@ -27,7 +27,7 @@ sys.stdin.read()
 def test_one_lock_at_a_time(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     assert is_locked(tmp_path)
-    with pytest.raises(InvalidInput, match="another process is writing it") as refusal:
+    with pytest.raises(InvalidInput, match="another process is using it") as refusal:
         FolderLock(tmp_path)
     assert len(str(refusal.value).splitlines()) == 1
     assert is_locked(tmp_path), "the refused lock leaves the first one"
@@ -53,7 +53,7 @@ def test_a_killed_process_releases_it(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         assert is_locked(tmp_path)
-        with pytest.raises(InvalidInput, match="another process is writing it"):
+        with pytest.raises(InvalidInput, match="another process is using it"):
             FolderLock(tmp_path)
         holder.kill()
     assert not is_locked(tmp_path)

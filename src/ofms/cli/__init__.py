@@ -32,7 +32,7 @@ def _main(arguments: list[str]) -> int:
     from ofms.core.errors import InvalidInput, NotFinite
     from ofms.flower.errors import ProcessEnded
 
-    # A user's own modules are looked up in the current folder, as by `python -m`.
+    # Plug-ins are also searched for in the current folder, as with `python -m`.
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -47,7 +47,7 @@ def _main(arguments: list[str]) -> int:
         click.echo(f"ofms: {_one_line(error.format_message())}", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt) as error:
-        # Click wraps an interruption in an Abort of its own.
+        # Click wraps an interruption in its own Abort.
         click.echo(f"ofms: {_one_line(str(error.__cause__ or error)) or 'interrupted'}", err=True)
         return 1
     return 0

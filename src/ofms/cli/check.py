@@ -12,7 +12,7 @@ from ofms.cli.options import json_option, print_json, trust_option
 @trust_option
 @json_option
 def command(dictionary: str, trust: tuple[str, ...], as_json: bool) -> None:
-    """Check a dictionary: its models, costs, smallest budget, clusters per budget; whether it can be deployed."""
+    """Check a dictionary: models, costs, smallest budget, clusters per budget, deployability."""
     from ofms.models.dictionary import Dictionary
     from ofms.report.dictionaries import describe_dictionary, dictionary_tables
 

@@ -43,9 +43,9 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Compare policies on one experiment, over several seeds, beside the paper's figures.
+    """Compare policies on one experiment over several seeds, next to the paper's figures.
 
-    Finished cells are kept in the folder and not run again.
+    Finished cells are stored in the folder and not run again.
     """
     from ofms.plugins import trust_of
     from ofms.reproduction.bench import POLICIES, Bench, Size

@@ -25,4 +25,4 @@ def command(name: str | None, trust: tuple[str, ...]) -> None:
         try:
             click.echo(load_dataset(each).check())
         except InvalidInput as error:
-            click.echo(f"{each}: not usable; {error}")
+            click.echo(f"{each}: unusable; {error}")

@@ -20,13 +20,13 @@ _NOT_SETTINGS = (
 
 
 def assignments(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
-    """Parse KEY=VALUE; the value is TOML where it is valid TOML, otherwise a string."""
+    """Parse KEY=VALUE; the value is parsed as TOML if it is valid TOML, otherwise it is a string."""
     import tomllib
 
     settings: dict[str, Any] = {}
     for key, text in _pairs(values, "KEY=VALUE"):
         if key in _NOT_SETTINGS:
-            raise click.BadParameter(f"{key} is not a setting; use the option --{key} where there is one")
+            raise click.BadParameter(f"{key} is not a setting; use the option --{key} if there is one")
         try:
             settings[key] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -45,7 +45,7 @@ def named_budgets(context: click.Context, parameter: click.Parameter, values: tu
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
-            raise click.BadParameter(f"{name!r} is given twice")
+            raise click.BadParameter(f"{name!r} occurs twice; name it once")
     return dict(pairs)
 
 
@@ -114,7 +114,7 @@ def print_json(record: dict[str, Any]) -> None:
 
 
 def print_report(runs: Sequence[Path], out: Path | None) -> None:
-    """Write the report and print its path; where it cannot be written, print why: the run itself is done."""
+    """Write the report and print its path; if that fails, only print why, since the run itself is complete."""
     from ofms.core.errors import InvalidInput
     from ofms.report.page import write_report
 

@@ -30,10 +30,10 @@ def command(
     trust: tuple[str, ...],
     workers: int | None,
 ) -> None:
-    """Reproduce the paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; and measurements
-    that it does not have: digits, gain, interval, bandwidth, server, choices; or all.
+    """Reproduce the paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; or further
+    measurements: digits, gain, interval, bandwidth, server, choices; or all.
 
-    Finished cells are kept in the folder; the same command continues an interrupted reproduction.
+    Finished cells are stored in the folder; the same command resumes an interrupted reproduction.
     """
     from ofms.plugins import trust_of
     from ofms.reproduction.page import reproduce_targets

@@ -30,7 +30,7 @@ from ofms.cli.options import (
 @click.option("--loopback", is_flag=True, help="Client by client through messages: slow, the reference for tests.")
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Resume an interrupted run, with its configuration.")
 @click.option("--tracker", metavar="NAME", help="Also log to tensorboard or mlflow.")
-@click.option("--checkpoint", type=float, metavar="S", help="Seconds between two checkpoints; 30 by default.")
+@click.option("--checkpoint", type=float, metavar="S", help="Seconds between checkpoints; 30 by default.")
 @json_option
 def command(
     experiment: str | None,

@@ -1,1 +1,1 @@
-"""Losses, scores and updates on tensors: `protocol.py` is what a simulation sees, `threads.py` this machine."""
+"""Losses, scores and updates on tensors: `protocol.py` is the interface, `threads.py` implements it on this machine."""

@@ -1,4 +1,4 @@
-"""Checks where models and samples enter compute, and that numbers stay finite."""
+"""Check that models fit the samples, and that losses and updates are finite."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ofms.models.dictionary import Dictionary
 
 
 def require_fit(dictionary: Dictionary, stream: Stream) -> None:
-    """Reject models that do not take the stream's samples."""
+    """Reject models that do not accept the stream's samples."""
     if dictionary.task != stream.task:
-        raise InvalidInput("task", dictionary.task, f"the dictionary's; the stream is for {stream.task}")
+        raise InvalidInput("task", dictionary.task, f"the stream is for {stream.task}; give models for it")
     samples = torch.from_numpy(np.ascontiguousarray(np.resize(stream.x[:1, :2], (2, *stream.x.shape[2:]))))
     widths: dict[str, int] = {}
     for model in dictionary.models:
@@ -29,34 +29,35 @@ def require_fit(dictionary: Dictionary, stream: Stream) -> None:
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).splitlines()[0]
             shape = list(stream.x.shape[2:])
-            raise InvalidInput("models", model.name, f"it does not take samples of shape {shape} ({reason})") from None
+            remedy = f"it does not accept samples of shape {shape} ({reason})"
+            raise InvalidInput("models", model.name, remedy) from None
         if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or outputs.shape[0] != 2:
             found = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-            raise InvalidInput("models", model.name, f"two samples must give a tensor [2, outputs], not {found}")
+            raise InvalidInput("models", model.name, f"two samples must yield a tensor [2, outputs], not {found}")
         widths[model.name] = outputs.shape[1]
     width = next(iter(widths.values()))
     for name, other in widths.items():
         if other != width:
-            raise InvalidInput("models", name, f"it has {other} outputs and {next(iter(widths))} has {width}")
+            raise InvalidInput("models", name, f"it has {other} outputs, but {next(iter(widths))} has {width}")
     if dictionary.task == "regression" and width != 1:
         raise InvalidInput("models", next(iter(widths)), f"a regression model has one output, not {width}")
     if dictionary.task == "classification" and int(stream.y.max()) >= width:
-        raise InvalidInput("stream targets", int(stream.y.max()), f"the models know classes 0 to {width - 1}")
+        raise InvalidInput("stream targets", int(stream.y.max()), f"the models predict classes 0 to {width - 1}")
 
 
 def require_finite_losses(losses: Floats, observed: Flags, names: list[str], first: int) -> None:
-    """Reject [N, n, K] losses of observed models that are not finite, before anything is learnt from them."""
+    """Reject [N, n, K] losses of observed models that are not finite, before any learning."""
     broken = ~np.isfinite(losses) & observed[:, None]
     if broken.any():
         row, step, model = (int(index) for index in np.argwhere(broken)[0])
         raise NotFinite(
             f"the loss of client {row} with {names[model]} in round {first + step + 1} is "
-            f"{losses[row, step, model]}; nothing was learnt from it"
+            f"{losses[row, step, model]}; it was not used for learning"
         )
 
 
 def is_finite(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether all numbers are finite: one pass, and a second one only where a sum overflows."""
+    """Whether all values are finite: one pass, and a second one only if a sum overflows."""
     every = list(tensors)
     if math.isfinite(sum(float(tensor.sum()) for tensor in every)):
         return True
@@ -64,8 +65,8 @@ def is_finite(tensors: Iterable[torch.Tensor]) -> bool:
 
 
 def not_finite_update(name: str, client: int, weight: float, window_stop: int) -> NotFinite:
-    """The error of an update that is not finite."""
+    """The error for an update that is not finite."""
     return NotFinite(
-        f"fine-tuning {name} in round {window_stop} is not finite (client {client}, weight {weight:.3g}): "
+        f"the update of {name} in round {window_stop} is not finite (client {client}, weight {weight:.3g}): "
         "lower fine_tuning_rate or local_rate, or cap the importance weights"
     )

@@ -1,4 +1,4 @@
-"""From outputs of models to losses and scores of clients, piece by piece, in an order that does not matter."""
+"""Losses and scores of clients from model outputs, which may arrive in any order."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ofms.models.dictionary import Task
 
 
 class EvaluationBuilder:
-    """Collects the outputs of models on [N, n] samples.
+    """Collect the outputs of models on [N, n] samples.
 
     Only the outputs of predicting models are kept until the end: predictions are mixed in the order of the models, so
-    that they do not depend on which worker is done first.
+    that they do not depend on which worker finishes first.
     """
 
     def __init__(self, targets: AnyArray, prediction_weights: Floats, task: Task) -> None:
@@ -24,7 +24,7 @@ class EvaluationBuilder:
         self._predicting: dict[int, list[tuple[Integers, AnyArray]]] = {}
 
     def add(self, models: list[int], rows: Integers, wanted: Flags, outputs: AnyArray, losses: AnyArray) -> None:
-        """Add [m, n, M, C] outputs and [m, n, M] losses of M models for m clients, where [m, M] `wanted`."""
+        """Add [m, n, M, C] outputs and [m, n, M] losses of M models for m clients, as far as [m, M] `wanted`."""
         place = np.ix_(rows, np.arange(self.targets.shape[1]), np.array(models))
         self.losses[place] = np.where(wanted[:, None], losses, np.nan)
         each = scores(outputs, self.targets[rows][..., None], self.task)
@@ -37,7 +37,7 @@ class EvaluationBuilder:
                 self._predicting.setdefault(model, []).append(part)
 
     def client_scores(self) -> Floats:
-        """[N, n] the scores of the mixed predictions: values are averaged; of classifiers, the probabilities."""
+        """[N, n] the scores of the mixed predictions: averages of values, or of class probabilities."""
         parts = [(model, *part) for model in sorted(self._predicting) for part in self._predicting[model]]
         mixed = np.zeros((*self.targets.shape, parts[0][2].shape[-1] if parts else 1))
         for model, rows, outputs in parts:

@@ -1,4 +1,4 @@
-"""Which compute a simulation gets: the only place that knows what this machine offers."""
+"""Choose the compute of a simulation: the only place that depends on the machine."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def make_compute(
     device: torch.device | str = "cpu",
     workers: int | None = None,
 ) -> Compute:
-    """A compute for the models of a dictionary and the clients of a stream."""
+    """Make a compute for the models of a dictionary and the clients of a stream."""
     return ThreadedCompute(dictionary, stream, dtype=dtype, device=device, workers=workers)

@@ -1,4 +1,4 @@
-"""One client's networks: outputs, ordinary local training, updates to upload."""
+"""One client's networks: outputs, local training, updates to upload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class LocalNetworks:
-    """Networks by model; `trainable` names the parameters that are fine-tuned. Tensors come with every call."""
+    """Networks by model; `trainable` names the fine-tuned parameters. Parameters are passed to every call."""
 
     networks: Sequence[nn.Module]
     trainable: Sequence[tuple[str, ...]]
@@ -30,7 +30,7 @@ class LocalNetworks:
         return outputs
 
     def adapted(self, model: int, tensors: Tensors, x: torch.Tensor, y: torch.Tensor, rate: float) -> Tensors:
-        """All tensors, with the trainable ones one gradient step on some samples further."""
+        """All tensors, the trainable ones after one gradient step on some samples."""
         return tensors | self._step(model, tensors, self._start(model, tensors), x, y, rate)
 
     def update(
@@ -43,21 +43,21 @@ class LocalNetworks:
         update_weight: float,
         local: LocalUpdate,
     ) -> Tensors:
-        """The update of a model to upload: a weighted gradient step, or the weighted result of local training."""
+        """The update to upload: a weighted gradient step, or the weighted result of local training."""
         start = self._start(model, tensors)
         if isinstance(local, GradientStep):
-            slopes = self._gradient(model, tensors, start, x, y, torch.from_numpy(update_weight * weights).to(x))
-            return {name: -local.rate * slope for name, slope in slopes.items()}
+            gradients = self._gradient(model, tensors, start, x, y, torch.from_numpy(update_weight * weights).to(x))
+            return {name: -local.rate * gradient for name, gradient in gradients.items()}
         current = start
         for _ in range(local.epochs):
             for xs, ys in zip(x.split(local.batch_size), y.split(local.batch_size), strict=True):
                 if isinstance(local, Adapted):
                     half = len(xs) // 2
-                    there = current
+                    adapted = current
                     if half:
-                        there = self._step(model, tensors, current, xs[:half], ys[:half], local.adaptation_rate)
-                    slopes = self._gradient(model, tensors, there, xs[half:], ys[half:])
-                    current = {name: tensor - local.rate * slopes[name] for name, tensor in current.items()}
+                        adapted = self._step(model, tensors, current, xs[:half], ys[:half], local.adaptation_rate)
+                    gradients = self._gradient(model, tensors, adapted, xs[half:], ys[half:])
+                    current = {name: tensor - local.rate * gradients[name] for name, tensor in current.items()}
                 else:
                     current = self._step(model, tensors, current, xs, ys, local.rate)
         return {name: update_weight * (current[name] - start[name]) for name in start}
@@ -68,8 +68,8 @@ class LocalNetworks:
     def _step(
         self, model: int, tensors: Tensors, parameters: Tensors, x: torch.Tensor, y: torch.Tensor, rate: float
     ) -> Tensors:
-        slopes = self._gradient(model, tensors, parameters, x, y)
-        return {name: tensor - rate * slopes[name] for name, tensor in parameters.items()}
+        gradients = self._gradient(model, tensors, parameters, x, y)
+        return {name: tensor - rate * gradients[name] for name, tensor in parameters.items()}
 
     def _gradient(
         self,
@@ -80,9 +80,9 @@ class LocalNetworks:
         y: torch.Tensor,
         weights: torch.Tensor | None = None,
     ) -> Tensors:
-        """The gradient of the weighted sum of the samples' losses; of their mean without weights."""
+        """The gradient of the weighted sum of the samples' losses, or of their mean if there are no weights."""
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
         losses = sample_losses(self.outputs(model, tensors | leaves, x), y, self.task)
         loss = losses.mean() if weights is None else (losses * weights).sum()
-        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return dict(zip(leaves, slopes, strict=True))
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, gradients, strict=True))

@@ -1,4 +1,4 @@
-"""The dictionary's networks as an engine uses them: loaded, on a device, fully connected ones stacked."""
+"""The dictionary's networks, loaded onto a device; fully connected ones are stacked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ofms.models.speed import lay_channels_last
 
 
 class Networks:
-    """Modules with parameters of their own, in evaluation mode; `single` are those that are in no stack."""
+    """Copies of the modules, in evaluation mode; `single` are those in no stack."""
 
     def __init__(self, dictionary: Dictionary, dtype: torch.dtype, device: torch.device) -> None:
         self.names = [model.name for model in dictionary.models]
@@ -29,7 +29,7 @@ class Networks:
         return len(self.modules)
 
     def leaves(self, model: int) -> list[torch.Tensor]:
-        """The parameters of a model that are fine-tuned."""
+        """The fine-tuned parameters of a model."""
         return [self.parameters[model][name] for name in self.trainable[model]]
 
     def state(self, model: int) -> Tensors:
@@ -61,15 +61,15 @@ def _load(model: Model, dtype: torch.dtype, device: torch.device) -> nn.Module:
 
 
 def _stacks(modules: list[nn.Module]) -> list[Stack]:
-    alike: dict[str, list[int]] = {}
+    same_architecture: dict[str, list[int]] = {}
     for index, module in enumerate(modules):
         if is_stackable(module):
-            alike.setdefault(str(module), []).append(index)
+            same_architecture.setdefault(str(module), []).append(index)
     return [
         stack_modules(
             models,
             [module for module in (modules[index] for index in models) if isinstance(module, nn.Sequential)],
         )
-        for models in alike.values()
+        for models in same_architecture.values()
         if len(models) > 1
     ]

@@ -1,4 +1,4 @@
-"""Local updates that cannot be fused: every client has its own parameters; side by side where that is faster."""
+"""Local updates that cannot be fused: each client has its own parameters, vectorised over clients if that is faster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def own_copies(module: nn.Module, trainable: tuple[str, ...], clients: int) -> Tensors:
-    """The trainable parameters, once for each client."""
+    """The trainable parameters, repeated for each client."""
     parameters = dict(module.named_parameters())
     return {name: parameters[name].detach().expand(clients, *parameters[name].shape) for name in trainable}
 
@@ -24,27 +24,27 @@ def own_copies(module: nn.Module, trainable: tuple[str, ...], clients: int) -> T
 def train(
     module: nn.Module, start: Tensors, x: torch.Tensor, y: torch.Tensor, local: Epochs | Adapted, task: Task
 ) -> Tensors:
-    """Each client's parameters after its epochs over [M, W, ...] samples, in their order."""
+    """Each client's parameters after its epochs over [M, W, ...] samples, in the order of the samples."""
     gradient = _gradient_function(module, task)
     current = start
     for _ in range(local.epochs):
         for xs, ys in zip(x.split(local.batch_size, dim=1), y.split(local.batch_size, dim=1), strict=True):
             if isinstance(local, Adapted):
                 half = xs.shape[1] // 2
-                there = (
+                adapted = (
                     _step(current, gradient(current, xs[:, :half], ys[:, :half]), local.adaptation_rate)
                     if half
                     else current
                 )
-                slope = gradient(there, xs[:, half:], ys[:, half:])
+                gradients = gradient(adapted, xs[:, half:], ys[:, half:])
             else:
-                slope = gradient(current, xs, ys)
-            current = _step(current, slope, local.rate)
+                gradients = gradient(current, xs, ys)
+            current = _step(current, gradients, local.rate)
     return current
 
 
 def adapt(module: nn.Module, start: Tensors, x: torch.Tensor, y: torch.Tensor, rate: float, task: Task) -> Tensors:
-    """Each client's parameters after one step on its own [M, W, ...] samples."""
+    """Each client's parameters after one gradient step on its own [M, W, ...] samples."""
     return _step(start, _gradient_function(module, task)(start, x, y), rate)
 
 
@@ -56,7 +56,8 @@ def outputs(module: nn.Module, parameters: Tensors, x: torch.Tensor) -> torch.Te
         return output
 
     if _are_images(x):
-        return torch.stack([forward(own, xs) for own, xs in zip(_each(parameters), _laid_out(x), strict=True)])
+        pairs = zip(_by_client(parameters), _channels_last(x), strict=True)
+        return torch.stack([forward(own, xs) for own, xs in pairs])
     together: torch.Tensor = vmap(forward)(parameters, x)
     return together
 
@@ -68,34 +69,35 @@ def _gradient_function(module: nn.Module, task: Task) -> Callable[[Tensors, torc
         return sample_losses(functional_call(module, parameters, (xs,)), ys, task).mean()
 
     def one_by_one(parameters: Tensors, xs: torch.Tensor, ys: torch.Tensor) -> Tensors:
-        slopes = []
-        for own, x, y in zip(_each(parameters), _laid_out(xs), ys, strict=True):
+        gradients = []
+        for own, x, y in zip(_by_client(parameters), _channels_last(xs), ys, strict=True):
             leaves = {name: tensor.detach().requires_grad_() for name, tensor in own.items()}
             loss = mean_loss(leaves, x, y)
-            slopes.append(torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True))
-        return {name: torch.stack(some) for name, some in zip(parameters, zip(*slopes, strict=True), strict=True)}
+            parts = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            gradients.append(parts)
+        return {name: torch.stack(some) for name, some in zip(parameters, zip(*gradients, strict=True), strict=True)}
 
     together: Callable[[Tensors, torch.Tensor, torch.Tensor], Tensors] = vmap(grad(mean_loss))
     return lambda parameters, xs, ys: (one_by_one if _are_images(xs) else together)(parameters, xs, ys)
 
 
 def _are_images(x: torch.Tensor) -> bool:
-    """Convolutions vectorised over clients are grouped ones, which have no fast kernel: one client after another."""
+    """Whether samples are images: clients then run one by one, because grouped convolutions have no fast kernel."""
     return x.ndim == 5
 
 
-def _each(parameters: Tensors) -> list[Tensors]:
-    """The parameters by client."""
+def _by_client(parameters: Tensors) -> list[Tensors]:
+    """Split the parameters by client."""
     return [
         dict(zip(parameters, own, strict=True))
         for own in zip(*(tensor.unbind() for tensor in parameters.values()), strict=True)
     ]
 
 
-def _laid_out(x: torch.Tensor) -> list[torch.Tensor]:
-    """Each client's images in the memory layout of the fast kernels."""
+def _channels_last(x: torch.Tensor) -> list[torch.Tensor]:
+    """Each client's images in the memory layout that fast kernels need."""
     return [xs.contiguous(memory_format=torch.channels_last) for xs in x]
 
 
-def _step(parameters: Tensors, slope: Tensors, rate: float) -> Tensors:
-    return {name: tensor - rate * slope[name] for name, tensor in parameters.items()}
+def _step(parameters: Tensors, gradients: Tensors, rate: float) -> Tensors:
+    return {name: tensor - rate * gradients[name] for name, tensor in parameters.items()}

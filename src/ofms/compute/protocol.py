@@ -1,7 +1,6 @@
-"""What computes for a simulation: losses and scores of clients, updates of models.
+"""The compute interface of a simulation: losses and scores of clients, updates of models.
 
-A simulation knows this protocol alone. How many threads or processes there are, and which hardware, is known in
-`ofms.compute` only.
+A simulation depends on this protocol only. Threads, processes and hardware are internal to `ofms.compute`.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ class Adaptation:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The samples of n rounds, evaluated.
+    """The results of evaluating models on the samples of n rounds.
 
     Attributes
     ----------
     scores
-        [N, n] what the metric averages, for the clients' predictions.
+        [N, n] scores of the clients' predictions, which the metric averages.
     client_losses
-        [N, n, K] the losses that clients incur with each model: of adapted copies where they adapt. NaN where a model
+        [N, n, K] the losses that clients incur with each model, of adapted copies if they adapt; NaN for a model that
         was not evaluated.
     losses, model_scores
-        [N, n, K] losses and scores of each shared model by itself; NaN likewise.
+        [N, n, K] losses and scores of each shared model by itself; NaN if it was not evaluated.
     """
 
     scores: Floats
@@ -51,7 +50,7 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Pending(Generic[Result]):
-    """Work under way; `result` waits for it. The next request can start before that, so that workers stay busy."""
+    """A result in progress; `result` waits for it. Further calls can be started before, to keep workers busy."""
 
     finish: Callable[[], Result]
 
@@ -60,9 +59,9 @@ class Pending(Generic[Result]):
 
 
 class Compute(Protocol):
-    """The models' parameters and the clients' samples, and what is computed with them.
+    """Computation on the models' parameters and the clients' samples.
 
-    Use it as a context. Pending results must be taken before `apply` changes the parameters.
+    A context manager. Collect pending results before `apply` changes the parameters.
     """
 
     def __enter__(self) -> Self: ...

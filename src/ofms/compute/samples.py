@@ -10,13 +10,13 @@ import torch
 from ofms.core.typing import AnyArray, Floats, Integers
 from ofms.data.stream import Stream
 
-# Samples that a forward and backward pass takes at once: as many as stay in the cache.
+# Samples per forward and backward pass: as many as fit the cache.
 _IMAGES_AT_ONCE = 64
 _VECTORS_AT_ONCE = 1024
 
 
 class Samples:
-    """[N, T, ...] inputs and [N, T] targets; `targets` are the same as an array in main memory."""
+    """[N, T, ...] inputs and [N, T] targets; `targets` is a NumPy array of the targets in main memory."""
 
     def __init__(self, stream: Stream, dtype: torch.dtype, device: torch.device) -> None:
         self.task, self.targets, self.device, self.dtype = stream.task, stream.y, device, dtype
@@ -35,11 +35,11 @@ class Samples:
         return self.x[place, first:stop], self.y[place, first:stop]
 
     def weights(self, values: Floats) -> torch.Tensor:
-        """Weights of samples or clients, as a tensor like the inputs."""
+        """Weights of samples or clients, with the dtype and device of the inputs."""
         return torch.from_numpy(values).to(device=self.device, dtype=self.dtype)
 
     def pieces(self, samples: torch.Tensor) -> Iterable[torch.Tensor]:
-        """Samples in pieces that stay in the cache, images in the memory layout of the fast kernels."""
+        """Split samples into pieces that fit the cache, images in the memory layout that fast kernels need."""
         if not self.images:
             vectors: tuple[torch.Tensor, ...] = samples.split(self.at_once)
             return vectors
@@ -48,6 +48,6 @@ class Samples:
 
 
 def to_array(tensor: torch.Tensor) -> AnyArray:
-    """A tensor as an array in main memory."""
+    """A tensor as a NumPy array in main memory."""
     array: AnyArray = tensor.detach().cpu().numpy()
     return array

@@ -1,7 +1,7 @@
 """Fully connected networks of one architecture as one batched product per layer.
 
 With twenty small networks, launching kernels and recording them for automatic differentiation takes longer than the
-arithmetic. Stacked, a layer of all of them is one kernel, and the backward pass is written out.
+arithmetic. Stacking makes a layer of all networks one kernel; the backward pass is written by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from ofms.compute.tasks import sample_losses
 from ofms.models.dictionary import Task
 
-# What automatic differentiation calls for a ReLU, writing into memory that is given.
+# The backward pass of a ReLU, with an output argument.
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
@@ -25,8 +25,8 @@ _relu_backward = torch.ops.aten.threshold_backward.grad_input
 class Layer:
     """One linear layer of M models, and whether a ReLU follows.
 
-    `weight` is [M, outputs, inputs] and `bias` [M, 1, outputs]: the networks' own parameters, whose names there are
-    `weight_name` and `bias_name`.
+    `weight` is [M, outputs, inputs] and `bias` [M, 1, outputs], named `weight_name` and `bias_name` in the networks,
+    which share this memory.
     """
 
     weight: torch.Tensor
@@ -38,7 +38,7 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Models of one architecture whose parameters lie side by side in memory."""
+    """Models of one architecture whose parameters are contiguous in memory."""
 
     models: list[int]
     layers: list[Layer]
@@ -48,7 +48,7 @@ class Stack:
         return _forward(self.layers, inputs.expand(len(self.models), *inputs.shape), workspace)[-1]
 
     def parts(self, size: int) -> list[Stack]:
-        """Stacks of at most `size` models, with the same parameters."""
+        """Split into stacks of at most `size` models that share the parameters."""
         parts = []
         for first in range(0, len(self.models), size):
             part = slice(first, first + size)
@@ -57,7 +57,7 @@ class Stack:
         return parts
 
     def some(self, positions: list[int]) -> Stack:
-        """A stack of some of the models, with parameters of its own."""
+        """A stack of some of the models, with copied parameters."""
         index = torch.tensor(positions, device=self.layers[0].weight.device)
         layers = [
             replace(layer, weight=layer.weight.index_select(0, index), bias=layer.bias.index_select(0, index))
@@ -73,41 +73,41 @@ class Stack:
         Parameters
         ----------
         inputs
-            [M, R, inputs] samples of each model; those beyond a model's own have weight 0.
+            [M, R, inputs] samples of each model; padding has weight 0.
         targets, weights
             [M, R].
         """
         activations = _forward(self.layers, inputs, workspace)
         outputs = activations[-1].requires_grad_()
         losses = sample_losses(outputs.flatten(0, 1), targets.flatten(), task)
-        slope = torch.autograd.grad(losses, outputs, weights.flatten())[0]
+        gradient = torch.autograd.grad(losses, outputs, weights.flatten())[0]
         ones = inputs.new_ones(inputs.shape[0], 1, inputs.shape[1])
         found: dict[str, torch.Tensor] = {}
         for depth in reversed(range(len(self.layers))):
             layer, below = self.layers[depth], activations[depth]
-            found[layer.weight_name] = _weight_gradients(slope, below)
-            found[layer.bias_name] = torch.bmm(ones, slope)[:, 0]
+            found[layer.weight_name] = _weight_gradients(gradient, below)
+            found[layer.bias_name] = torch.bmm(ones, gradient)[:, 0]
             if depth:
-                back = workspace.tensor("slope", depth % 2, below)
-                # With one output the product is an outer one, and a product by elements is faster.
-                product = torch.mul if slope.shape[2] == 1 else torch.bmm
-                slope = product(slope, layer.weight, out=back)
+                back = workspace.tensor("gradient", depth % 2, below)
+                # With one output, an element-wise product is faster than a matrix product.
+                product = torch.mul if gradient.shape[2] == 1 else torch.bmm
+                gradient = product(gradient, layer.weight, out=back)
                 if self.layers[depth - 1].relu:
-                    slope = _relu_backward(slope, below, 0, grad_input=slope)
+                    gradient = _relu_backward(gradient, below, 0, grad_input=gradient)
         return found
 
 
-def _weight_gradients(slope: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
-    """[M, outputs, inputs] the sum over samples of slope times input; faster with the narrower factor first."""
-    if slope.shape[2] <= below.shape[2]:
-        return torch.bmm(slope.transpose(1, 2), below)
-    return torch.bmm(below.transpose(1, 2), slope).transpose(1, 2)
+def _weight_gradients(gradient: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
+    """[M, outputs, inputs] the sum over samples of gradient times input; faster with the narrower factor first."""
+    if gradient.shape[2] <= below.shape[2]:
+        return torch.bmm(gradient.transpose(1, 2), below)
+    return torch.bmm(below.transpose(1, 2), gradient).transpose(1, 2)
 
 
 class Workspace:
-    """Memory for activations and slopes, reused by the next call: allocating pages costs more than filling them.
+    """Memory for activations and gradients, reused by the next call: allocating pages costs more than filling them.
 
-    It belongs to one thread.
+    Not thread-safe: each thread has its own.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -115,7 +115,7 @@ class Workspace:
         self._buffers: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
 
     def tensor(self, kind: str, number: int, like: torch.Tensor) -> torch.Tensor:
-        """An uninitialised tensor of the shape and type of `like`."""
+        """An uninitialised tensor of the shape and dtype of `like`."""
         return self.shaped(kind, number, like.shape, like.dtype)
 
     def shaped(self, kind: str, number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -128,7 +128,7 @@ class Workspace:
 
 
 def _forward(layers: list[Layer], inputs: torch.Tensor, workspace: Workspace) -> list[torch.Tensor]:
-    """The inputs and the outputs of each layer; the last is the caller's, the others are the workspace's."""
+    """The inputs and outputs of each layer; the caller owns the last one, the workspace the others."""
     activations = [inputs]
     for depth, layer in enumerate(layers):
         weight = layer.weight.transpose(1, 2)
@@ -143,7 +143,7 @@ def _forward(layers: list[Layer], inputs: torch.Tensor, workspace: Workspace) ->
 
 
 def is_stackable(module: nn.Module) -> bool:
-    """Whether a network is a plain chain of linear layers, each with or without a ReLU behind it."""
+    """Whether a network is a sequence of linear layers, each optionally followed by a ReLU."""
     if type(module) is not nn.Sequential or len(module) == 0 or type(module[0]) is not nn.Linear:
         return False
     kinds = [type(layer) for layer in module]
@@ -158,7 +158,7 @@ def is_stackable(module: nn.Module) -> bool:
 
 
 def stack_modules(models: list[int], modules: list[nn.Sequential]) -> Stack:
-    """Move the parameters of equal networks side by side; the networks go on using them in place."""
+    """Move the parameters of equal networks into contiguous memory; the networks keep using them in place."""
     layers = []
     names = [name for name, _ in modules[0].named_children()]
     for position, template in enumerate(modules[0]):

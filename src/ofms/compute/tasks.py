@@ -22,7 +22,7 @@ def sample_losses(outputs: torch.Tensor, targets: torch.Tensor, task: Task) -> t
 
 
 def scores(predictions: AnyArray, targets: AnyArray, task: Task) -> Floats:
-    """What the task's metric averages: whether the class is right, or the squared error.
+    """The score of each sample, which the metric averages: whether the class is right, or the squared error.
 
     The last axis of `predictions` holds the classes, or the one value; leading axes follow `targets`.
 

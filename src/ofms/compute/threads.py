@@ -1,7 +1,7 @@
 """Compute on this machine: a pool of threads over models, one intra-op thread per worker.
 
-Models are independent of each other, so they are what runs in parallel. Work is cut into pieces that do not depend on
-the number of workers, so neither do the results.
+Models are independent, so they run in parallel. Work is split into pieces that do not depend on the number of workers,
+so neither do the results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ofms.core.schedule import Window
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
-from ofms.models.speed import one_thread_a_worker
+from ofms.models.speed import one_thread_per_worker
 from ofms.policies.local_updates import LocalUpdate
 
 T = TypeVar("T")
@@ -39,14 +39,14 @@ _MODELS_EVALUATED_AT_ONCE = 5
 
 
 class ThreadedCompute:
-    """The protocol `Compute` on threads.
+    """`Compute` on a pool of threads.
 
     Parameters
     ----------
     workers
-        Threads; one for each core by default. The results do not depend on it.
+        Number of threads; one per core by default. The results do not depend on it.
     device
-        Where parameters and samples lie, as PyTorch names it.
+        PyTorch device of parameters and samples.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ThreadedCompute:
         self._stack_parts = [part for stack in self.networks.stacks for part in stack.parts(_MODELS_EVALUATED_AT_ONCE)]
         self._scratch = Scratch(self.networks, self.device)
         self._updater = Updater(self.networks, self.samples, self._scratch)
-        self._threads = one_thread_a_worker()
+        self._threads = one_thread_per_worker()
 
     def __enter__(self) -> Self:
         self._threads.__enter__()
@@ -135,7 +135,7 @@ class ThreadedCompute:
             yield partial(self._evaluate_single, builder, span, model, held[:, model], hindsight)
 
     def _evaluate_stack(self, builder: EvaluationBuilder, span: tuple[int, int], stack: Stack, wanted: Flags) -> None:
-        """All clients' samples: a batched product costs less than sorting out who needs which model."""
+        """Evaluate all clients' samples: a batched product costs less than selecting those that each model needs."""
         x, y = self.samples.x[:, span[0] : span[1]], self.samples.y[:, span[0] : span[1]]
         with torch.inference_mode():
             outputs = stack.outputs(x.flatten(0, 1), self._scratch.workspace("evaluate"))
@@ -147,7 +147,7 @@ class ThreadedCompute:
     def _evaluate_single(
         self, builder: EvaluationBuilder, span: tuple[int, int], model: int, held: Flags, hindsight: bool
     ) -> None:
-        """The clients that hold the model in a batch of their own, so that losses do not depend on `hindsight`."""
+        """Evaluate clients that hold the model in a separate batch, so that losses do not depend on `hindsight`."""
         for wanted in (held, ~held & hindsight):
             rows = np.flatnonzero(wanted)
             if rows.size:

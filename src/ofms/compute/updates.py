@@ -1,9 +1,9 @@
 """Updates of models: one weighted backward pass for all clients, or local training of each client.
 
-One gradient step from shared parameters is linear in the clients, so the updates that N clients would make of a model
-fuse into one weighted backward pass (1r2), (3r2):
+One gradient step from shared parameters is linear in the clients, so the updates of a model by N clients fuse into one
+weighted backward pass (1r2), (3r2):
 
-    θ_k ← θ_k - η_f/N · ∇ Σ_i w_ik L_i(θ_k),   w_ik = α/q_ik where client i uploads and holds k, else 0.
+    θ_k ← θ_k - η_f/N · ∇ Σ_i w_ik L_i(θ_k),   w_ik = α/q_ik if client i uploads and holds k, else 0.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from ofms.policies.local_updates import Adapted, Epochs, GradientStep, LocalUpda
 
 Updates = dict[int, Tensors]
 
-# Models of one architecture whose layers are one batched product; those with similar numbers of samples go together.
+# Models per batched product; models with similar numbers of samples are batched together.
 _MODELS_AT_ONCE = 4
-# Numbers in the parameters of clients that are trained side by side.
+# Total number of parameters of the clients that are trained in one batch.
 _VALUES_AT_ONCE = 2_000_000
 
 
 class Updater:
-    """Cuts updates into jobs that do not depend on the number of workers, so that neither do the results."""
+    """Split updates into jobs that do not depend on the number of workers, so that neither do the results."""
 
     def __init__(self, networks: Networks, samples: Samples, scratch: Scratch) -> None:
         self.networks, self.samples, self.scratch, self.task = networks, samples, scratch, samples.task
 
     def jobs(self, window: Window, update_weight: Floats, local: LocalUpdate) -> Iterable[Callable[[], Updates]]:
-        """What workers can compute independently, the longest first, so that none is left alone with it at the end."""
+        """Independent jobs, the longest first, so that no worker is still busy with a long one at the end."""
         if not isinstance(local, GradientStep):
             for model, rows in pieces_of_clients(update_weight > 0, self.networks.values):
                 yield partial(self._own_steps, model, rows, window, update_weight, local)
@@ -68,9 +68,9 @@ class Updater:
         pieces = self.samples.pieces
         for xs, ys, ws in zip(pieces(x.flatten(0, 1)), pieces(y.flatten()), pieces(weights), strict=True):
             loss = (sample_losses(module(xs), ys, self.task) * ws).sum()
-            slopes = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-            total = [whole.add_(part) for whole, part in zip(total, slopes, strict=True)] if total else list(slopes)
-        update = {name: slope.mul_(-rate) for name, slope in zip(names, total, strict=True)}
+            gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+            total = [a.add_(b) for a, b in zip(total, gradients, strict=True)] if total else list(gradients)
+        update = {name: gradient.mul_(-rate) for name, gradient in zip(names, total, strict=True)}
         self._require_finite(update, model, window, update_weight)
         return {model: update}
 
@@ -80,18 +80,18 @@ class Updater:
         some = stack.some(positions)
         workspace = self.scratch.workspace("update")
         counts = np.count_nonzero(update_weight[:, some.models], axis=0)
-        # Every model's own clients, filled up with clients of weight 0.
+        # Each model's clients, padded with clients of weight 0.
         rows = np.argsort(update_weight[:, some.models] == 0, axis=0, kind="stable")[: counts.max()].T
         weights = np.take_along_axis(update_weight[:, some.models].T, rows, axis=1)
         weights = -rate * weights[:, :, None] * window.weights
-        of_samples = self.samples.weights(weights.reshape(len(some.models), -1))
+        sample_weights = self.samples.weights(weights.reshape(len(some.models), -1))
         x, y = self.samples.of(rows, window.first, window.stop)
         total: Tensors = {}
-        pieces = -(-of_samples.shape[1] // self.samples.at_once)
-        parts = (tensor.tensor_split(pieces, dim=1) for tensor in (x.flatten(1, 2), y.flatten(1, 2), of_samples))
+        pieces = -(-sample_weights.shape[1] // self.samples.at_once)
+        parts = (tensor.tensor_split(pieces, dim=1) for tensor in (x.flatten(1, 2), y.flatten(1, 2), sample_weights))
         for xs, ys, ws in zip(*parts, strict=True):
-            slopes = some.gradients(xs, ys, ws, self.task, workspace)
-            total = {name: total[name].add_(slopes[name]) for name in total} if total else slopes
+            gradients = some.gradients(xs, ys, ws, self.task, workspace)
+            total = {name: total[name].add_(gradients[name]) for name in total} if total else gradients
         trainable = self.networks.trainable
         updates = {
             model: {name: total[name][row] for name in trainable[model]} for row, model in enumerate(some.models)
@@ -113,15 +113,15 @@ class Updater:
         return {model: update}
 
     def _require_finite(self, update: Tensors, model: int, window: Window, update_weight: Floats) -> None:
-        """Reject an update that is not finite, and name the client whose gradient is not, or the one of most weight."""
+        """Reject an update that is not finite; name the client with such a gradient, or the one of largest weight."""
         if is_finite(update.values()):
             return
         clients = np.flatnonzero(update_weight[:, model])
         for client in clients.tolist():
             x, y = self.samples.of(np.array([client]), window.first, window.stop)
             losses = sample_losses(self.networks.modules[model](x[0]), y[0], self.task)
-            slopes = torch.autograd.grad(losses.sum(), self.networks.leaves(model), allow_unused=True)
-            if not is_finite(slope for slope in slopes if slope is not None):
+            gradients = torch.autograd.grad(losses.sum(), self.networks.leaves(model), allow_unused=True)
+            if not is_finite(gradient for gradient in gradients if gradient is not None):
                 break
         else:
             client = int(clients[np.argmax(update_weight[clients, model])])

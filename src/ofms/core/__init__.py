@@ -1,1 +1,1 @@
-"""Mathematics and messages of online federated model selection: NumPy alone, vectorised over clients."""
+"""Mathematics and messages of online federated model selection: NumPy only, vectorised over clients."""

@@ -1,11 +1,11 @@
-"""Choices: what `Literal` types allow, in words."""
+"""Choices of `Literal` types, and how error messages describe them."""
 
 from __future__ import annotations
 
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "none"}
+_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", NoneType: "none"}
 
 
 def choices_in(annotation: Any) -> tuple[Any, ...]:
@@ -20,12 +20,12 @@ def choices_in(annotation: Any) -> tuple[Any, ...]:
 
 
 def members_of(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union; nothing for any other annotation."""
+    """The members of a union; empty for any other annotation."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
 
 
 def admits_none(annotation: Any) -> bool:
-    """Whether None is a value of an annotation.
+    """Whether an annotation allows None.
 
     >>> admits_none(float | None), admits_none(float)
     (True, False)
@@ -34,7 +34,7 @@ def admits_none(annotation: Any) -> bool:
 
 
 def remedy_for(annotation: Any) -> str:
-    """What to write where an annotation has choices.
+    """The remedy for a value that is none of an annotation's choices.
 
     >>> remedy_for(Literal["clip", "raw"])
     'use one of clip, raw'

@@ -1,7 +1,7 @@
 """Counter-based random numbers: every draw is a function of (seed, purpose, exchange, client).
 
 A device that knows its own index and a simulation of a million clients get the same number for the same
-client; adding a client changes nobody else's draws; a resumed run goes on with the draws it would have had.
+client; adding a client does not change the draws of the others; a resumed run continues with the same draws.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Draws:
     exchange: int
 
     def uniform(self, purpose: Purpose, clients: Integers, column: int = 0) -> Floats:
-        """One number in [0, 1) for each of `clients`; another one for another column."""
+        """One number in [0, 1) for each of `clients`; columns are independent."""
         clients = np.asarray(clients, dtype=np.int64)
         if clients.size == 0:
             return np.zeros(0)
@@ -55,7 +55,7 @@ class Draws:
         return np.array([generator.random(place + 1)[-1] for generator, place in blocks])
 
     def table(self, purpose: Purpose, clients: Integers, columns: int) -> Floats:
-        """[N, columns] numbers in [0, 1), of which the first column is `uniform`'s."""
+        """[N, columns] numbers in [0, 1); the first column equals `uniform`."""
         return np.stack([self.uniform(purpose, clients, column) for column in range(columns)], axis=1)
 
     def of(self, clients: Integers) -> ClientDraws:
@@ -63,7 +63,7 @@ class Draws:
         return ClientDraws(self, clients)
 
     def single(self, purpose: Purpose) -> float:
-        """The server's number of the exchange."""
+        """The server's number for the exchange."""
         return float(self._generator(purpose, 0, 0).random())
 
     def _generator(self, purpose: Purpose, block: int, column: int) -> np.random.Generator:

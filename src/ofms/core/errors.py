@@ -1,10 +1,10 @@
-"""Errors that a user can cause, and numbers that are not finite."""
+"""Errors: invalid input, and values that are not finite."""
 
 from __future__ import annotations
 
 
 class InvalidInput(ValueError):
-    """An input is not valid; the message names the field, the value and the remedy.
+    """Invalid input; the message names the field, the value and the remedy.
 
     >>> raise InvalidInput("rounds", 0, "give at least 1")
     Traceback (most recent call last):
@@ -18,4 +18,4 @@ class InvalidInput(ValueError):
 
 
 class NotFinite(ArithmeticError):
-    """A loss or an update is not finite; nothing was learnt from it."""
+    """A loss or an update that is not finite; it was not used for learning."""

@@ -1,4 +1,4 @@
-"""Bytes that models take on the network and in the clients' memory."""
+"""Bytes of models on the network and in the clients' memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ofms.core.messages import Catalogue, Grants, Reports
 from ofms.core.typing import Integers
 
-_BYTES_OF_A_LOSS = 8
+_BYTES_PER_LOSS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,12 +22,12 @@ class Traffic:
 
 
 def count_bytes(catalogue: Catalogue, grants: Grants, reports: Reports, copies: int = 1) -> Traffic:
-    """Count an exchange from its messages.
+    """Count the bytes of an exchange from its messages.
 
     Parameters
     ----------
     copies
-        How many copies of a held model the policy keeps: two where it predicts with an adapted one.
+        Copies that the policy keeps of a held model: two if it predicts with an adapted copy.
 
     Examples
     --------
@@ -39,5 +39,5 @@ def count_bytes(catalogue: Catalogue, grants: Grants, reports: Reports, copies: 
     """
     up = reports.updated @ catalogue.upload
     if reports.losses is not None:
-        up = up + _BYTES_OF_A_LOSS * np.isfinite(reports.losses).sum(axis=1)
+        up = up + _BYTES_PER_LOSS * np.isfinite(reports.losses).sum(axis=1)
     return Traffic(grants.sent @ catalogue.storage, up, copies * (grants.held @ catalogue.storage))

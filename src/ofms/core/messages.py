@@ -1,7 +1,7 @@
-"""Messages between clients and the server, and what every client knows of the dictionary.
+"""Messages between clients and the server, and the catalogue of models that every client knows.
 
-A message is a record of arrays with a leading client axis. It converts to a mapping of arrays and back, so that it can
-be stored, sent and compared without pickling.
+A message is a record of arrays with a leading client axis. It converts to and from a mapping of arrays, so it can be
+stored, sent and compared without pickling.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ofms.core.typing import AnyArray, Flags, Floats, Integers
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """What every client knows of the dictionary: names, costs in bytes, versions.
+    """The dictionary as every client knows it: names, costs in bytes, versions.
 
     Attributes
     ----------
     names
         K names.
     storage
-        [K] c_k, what a client must hold.
+        [K] c_k, the memory that a model takes.
     upload
         [K] b_k, the size of an update.
     version
-        [K] the number of times that each model was updated.
+        [K] the number of updates of each model.
     revision
-        A fingerprint of the dictionary that the run started from.
+        Fingerprint of the initial dictionary.
     """
 
     names: tuple[str, ...]
@@ -50,18 +50,18 @@ class Message:
     shared: ClassVar[frozenset[str]] = frozenset({"exchange"})
 
     def to_arrays(self) -> dict[str, AnyArray]:
-        """The fields as plain arrays; a field that is None is left out."""
+        """The fields as plain arrays, without those that are None."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: np.asarray(value) for name, value in values.items() if value is not None}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> Self:
-        """The message back from its arrays."""
+        """The inverse of `to_arrays`."""
         values = {field.name: _scalar(arrays[field.name]) if field.name in arrays else None for field in fields(cls)}
         return cls(**values)
 
     def rows(self, clients: slice) -> Self:
-        """The message for some of the clients."""
+        """The message for a slice of the clients."""
         arrays = self.to_arrays()
         return self.from_arrays(
             {name: array if name in self.shared else array[clients] for name, array in arrays.items()}
@@ -69,7 +69,7 @@ class Message:
 
     @classmethod
     def stack(cls, messages: Sequence[Self]) -> Self:
-        """One message from those of several clients."""
+        """Concatenate the messages of several clients."""
         parts = [message.to_arrays() for message in messages]
         first = parts[0]
         return cls.from_arrays(
@@ -86,9 +86,9 @@ def _scalar(array: AnyArray) -> AnyArray | int:
 
 @dataclass(frozen=True, eq=False)
 class Requests(Message):
-    """The models that clients ask for, and the versions that they hold (-1: not held).
+    """The models that clients request, and the versions that they hold (-1: not held).
 
-    Which model a client chose for its predictions stays on the device.
+    The model that a client chose to predict with is not sent.
     """
 
     exchange: int
@@ -99,18 +99,18 @@ class Requests(Message):
 
 @dataclass(frozen=True, eq=False)
 class Grants(Message):
-    """What clients hold until the next exchange, what is sent to them for that, and who uploads.
+    """The models that clients hold until the next exchange, those that are sent to them, and who uploads.
 
     Attributes
     ----------
     held
-        [N, K] what the client holds until the next exchange.
+        [N, K] the models that the client holds until the next exchange.
     sent
-        [N, K] what is held and is not on the client in the current version.
+        [N, K] the held models that the client does not have in their current version.
     prediction_weights
-        [N, K] weights of the models in the prediction where the server decides them; else None.
+        [N, K] weights of the models in the prediction if the server sets them; else None.
     uploads
-        [N] whether the client is in the group that uploads.
+        [N] whether the client is in the uploading group.
     groups
         α, the number of groups.
     version
@@ -131,12 +131,12 @@ class Grants(Message):
 
 @dataclass(frozen=True, eq=False)
 class Reports(Message):
-    """What clients report after an exchange; the updates (differences of parameters) are sent beside it.
+    """The clients' reports on an exchange; the updates (parameter differences) are sent separately.
 
     Attributes
     ----------
     losses
-        [N, K] selection losses where the server learns from them, NaN for models that were not held; else None.
+        [N, K] selection losses if the server learns from them, NaN for models that were not held; else None.
     updated
         [N, K] the models whose update is uploaded.
     """
@@ -149,19 +149,19 @@ class Reports(Message):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What clients do until the next exchange. It never leaves the device.
+    """How clients predict and fine-tune until the next exchange. It never leaves the device.
 
     Attributes
     ----------
     held
         [N, K] the models held.
     prediction_weights
-        [N, K] their weights in the prediction: one-hot where one model predicts.
+        [N, K] their weights in the prediction; one-hot if a single model predicts.
     inclusion
-        [N, K] the probability, recorded at the draw, that a model's loss is observed: that it is held or, where only
-        the chosen one is observed, that it is chosen.
+        [N, K] the probability, recorded at the draw, that a model's loss is observed: that it is held or, with bandit
+        feedback, that it is chosen.
     update_weight
-        [N, K] the weight of the client's update of a model: α · min(1/q, cap) where it uploads and holds, else 0.
+        [N, K] the weight of the client's update of a model: α · min(1/q, cap) if it uploads and holds it, else 0.
     """
 
     held: Flags

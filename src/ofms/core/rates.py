@@ -1,4 +1,4 @@
-"""Rates as users write them: a number, a number over √T, or `tuned`."""
+"""Parse rates: a number, a number over √T, or `tuned`."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from ofms.core.typing import Floats
 class ClientRegret:
     """The regret of clients, eq. (10), over the rounds so far.
 
-    R_i = Σ_t ⟨p_t, L_t⟩ - min_k Σ_t L_{t,k}; the best model is the best over the same rounds. Two running sums,
-    so that a long run of many clients needs no history.
+    R_i = Σ_t ⟨p_t, L_t⟩ - min_k Σ_t L_{t,k}; the best model is the best over the same rounds. Two running sums
+    suffice, so that a long run of many clients needs no history.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def server_regret(losses: Floats, optimal_losses: Floats) -> Floats:
     Parameters
     ----------
     losses
-        [T, N] losses of the model that was fine-tuned, L(f_k(x_it; θ_kt), y_it).
+        [T, N] losses of the fine-tuned model, L(f_k(x_it; θ_kt), y_it).
     optimal_losses
         [T, N] losses of the same model at θ*_k, the best fixed parameters in hindsight.
 

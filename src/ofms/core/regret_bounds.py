@@ -1,8 +1,8 @@
 """The regret bounds of th:4 and th:5, and the rates that the paper tunes for them.
 
-Two forms of each. `theorem` is the paper's, in μ, the least number of clusters for the worst chosen model.
-`sharp` follows from the same proofs with q ≥ 1/max_j m_j instead of q ≥ 1/(2μ): it needs only the clusters that
-first-fit decreasing makes. Since max_j m_j ≤ 2μ, it is never above the theorem's. The server's first term is
+Each bound has two forms. `theorem` is the paper's, in μ, the minimum number of clusters for the worst chosen model.
+`sharp` follows from the same proofs with q ≥ 1/max_j m_j instead of q ≥ 1/(2μ): it needs only the clusters of
+first-fit decreasing. Since max_j m_j ≤ 2μ, it never exceeds the theorem's. The server's first term is
 ‖θ_1 - θ*‖²/(2η_f): the paper's R/(2η_f) holds only for models that start at zero.
 """
 
@@ -87,7 +87,7 @@ def server_bound(
     fine_tuning_rate
         η_f.
     most_groups
-        The largest α of the run; it depends on what is requested.
+        The largest α of the run; it depends on the requests.
     fewest_clusters, most_clusters
         Means over clients of μ_i and of max_j m_ij.
 

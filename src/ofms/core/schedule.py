@@ -1,4 +1,4 @@
-"""When clients exchange with the server, and which samples a client fine-tunes on."""
+"""When clients exchange messages with the server, and which samples a client fine-tunes on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ofms.core.typing import Floats
 
 @dataclass(frozen=True)
 class Schedule:
-    """T rounds of one sample each, an exchange with the server every n of them (before th:5).
+    """T rounds of one sample each, with an exchange every n rounds (before th:5).
 
     Examples
     --------
@@ -25,18 +25,18 @@ class Schedule:
 
     @property
     def exchanges(self) -> int:
-        """How many exchanges there are; the last one may span fewer rounds."""
+        """The number of exchanges; the last one may span fewer rounds."""
         return -(-self.rounds // self.interval)
 
     def span(self, exchange: int) -> tuple[int, int]:
-        """The first round of an exchange and the first one after it."""
+        """The first round of an exchange, and the first round after it."""
         first = exchange * self.interval
         return first, min(first + self.interval, self.rounds)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Consecutive samples, from round `first` on, and the weight of each in the fine-tuning loss."""
+    """Consecutive samples from round `first`, and the weight of each in the fine-tuning loss."""
 
     first: int
     weights: Floats
@@ -47,11 +47,11 @@ class Window:
 
 
 def tuning_window(span: tuple[int, int], length: int, warm_up: int) -> Window | None:
-    """The samples that fine-tuning uses in an exchange, or None while there are none.
+    """The samples that fine-tuning uses in an exchange, or None if there are none yet.
 
-    The fine-tuning loss of a round is the mean loss over its last `length` samples, its own included; an
-    exchange of several rounds sums it over its rounds. So `length` 1 is (2r2), and (52ap) with an interval;
-    rounds before `warm_up` do not count.
+    The fine-tuning loss of a round is the mean loss over the last `length` samples, up to and including its own; an
+    exchange of several rounds sums it over its rounds. Thus `length` 1 is (2r2), and (52ap) with an interval.
+    Rounds before `warm_up` do not count.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def tuning_window(span: tuple[int, int], length: int, warm_up: int) -> Window | 
 
 
 def past_window(before: int, length: int) -> Window | None:
-    """The last `length` samples before round `before`, equally weighted, or None where there are none.
+    """The last `length` samples before round `before`, equally weighted, or None if there are none.
 
     >>> past_window(5, 2)
     Window(first=3, weights=array([0.5, 0.5]))

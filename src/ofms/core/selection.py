@@ -1,6 +1,6 @@
-"""The steps of a client in a round: choose a model, hold a set, estimate the losses, learn.
+"""A client's steps in a round: choose a model, hold a set, estimate the losses, learn.
 
-Weights z are stored as cumulative loss estimates, z_k = exp(-η Λ_k), so that nothing under- or overflows. All functions
+Weights z are stored as cumulative loss estimates, z_k = exp(-η Λ_k), to avoid under- and overflow. All functions
 take a leading client axis; a device is the case N = 1. Sums over models run in the order of the models, so that a
 client's numbers do not depend on the other clients in the array.
 """
@@ -40,21 +40,21 @@ def probabilities(cumulative_losses: Floats, learning_rate: Floats) -> Floats:
 
 
 def draw_model(pmf: Floats, uniform: Floats) -> Integers:
-    """The index drawn from each row by inverse CDF; never one of probability 0.
+    """Draw an index from each row by inverse CDF; never one of probability 0.
 
     >>> draw_model(np.array([[0.5, 0.0, 0.5]] * 3), np.array([0.0, 0.5, 0.999999])).tolist()
     [0, 2, 2]
     """
     cdf = np.cumsum(pmf, axis=1)
     above = cdf > uniform[:, None]
-    # Rounding can leave the CDF's end at or below a uniform number close to one: then the last possible model.
+    # By rounding, a CDF may end at or below a uniform number close to 1: draw the last model of positive probability.
     last_possible = np.argmax(cdf == cdf[:, -1:], axis=1)
     drawn: Integers = np.where(above[:, -1], np.argmax(above, axis=1), last_possible)
     return drawn
 
 
 def draw_cluster(clusters: Integers, uniform: Floats) -> Integers:
-    """One of the m clusters, uniformly: min(⌊u·m⌋, m - 1).
+    """Draw one of m clusters uniformly: min(⌊u·m⌋, m - 1).
 
     >>> draw_cluster(np.array([4, 4, 1]), np.array([0.0, 0.99, 0.7])).tolist()
     [0, 3, 0]
@@ -109,7 +109,7 @@ def inclusion_probabilities(pmf: Floats, clusters: Integers) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class DrawnSets:
-    """What clients drew: [N] the chosen model I, [N, K] the set S to hold, [N, K] the probabilities q at the draw."""
+    """The clients' draws: [N] the chosen model I, [N, K] the set S to hold, [N, K] its probabilities q."""
 
     chosen: Integers
     held: Flags
@@ -125,7 +125,7 @@ def draw_sets(
 ) -> DrawnSets:
     """Draw a model and a cluster for every client (alg:6, steps 5 to 8).
 
-    Clients are processed in blocks that stay in the cache, so that the cost per client does not grow with N.
+    Clients are processed in blocks that fit the cache, so that the cost per client does not grow with N.
     """
     clients, models = cumulative_losses.shape
     drawn = DrawnSets(
@@ -168,7 +168,7 @@ def update_weights(cumulative_losses: Floats, estimates: Floats) -> Floats:
 
 
 def importance_weights(held: Flags, inclusion: Floats, uploads: Flags, groups: int, cap: float | None = None) -> Floats:
-    """The weight of a client's gradient, eq. (2r2): α · min(1/q, cap) where it uploads and holds, else 0.
+    """The weight of a client's gradient, eq. (2r2): α · min(1/q, cap) if it uploads and holds the model, else 0.
 
     >>> importance_weights(
     ...     np.array([[True, False]]), np.array([[0.25, 0.5]]), np.array([True]), groups=2, cap=3.0

@@ -1,4 +1,4 @@
-"""The loss that selection uses, from the task's loss; (a1) assumes that it lies in [0, 1]."""
+"""The selection loss, from the task's loss; (a1) assumes that it lies in [0, 1]."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ BOUNDS = ("clip", "saturate", "raw")
 
 
 def selection_loss(losses: Floats, bound: str) -> Floats:
-    """Bound the losses as `bound` says.
+    """Bound the losses.
 
     - `clip`: min(L, 1), for a squared error of targets scaled to [0, 1];
     - `saturate`: 1 - exp(-L), which for the cross-entropy is one minus the probability of the right class;
-    - `raw`: the loss as it is, as in the paper's experiments; the theorems do not cover it.
+    - `raw`: unbounded, as in the paper's experiments; the theorems do not cover it.
 
     >>> selection_loss(np.array([0.0, 0.5, 3.0]), "clip").tolist()
     [0.0, 0.5, 1.0]

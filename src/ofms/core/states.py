@@ -1,4 +1,4 @@
-"""States as plain arrays and values, to be written and read back without pickling."""
+"""Convert states to and from plain arrays and values, to store them without pickling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def flatten(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], dict[str, Any]]:
-    """The arrays and the other values of a dataclass and of those nested in it, by their path.
+    """The arrays and the other values of a dataclass, nested ones included, by path.
 
     >>> from ofms.core.packing import Packing
     >>> flatten(Packing(np.array([1]), 3))
@@ -34,7 +34,7 @@ def flatten(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], dict[
 
 
 def unflatten(template: T, arrays: dict[str, AnyArray], values: dict[str, Any], prefix: str = "") -> T:
-    """A state like `template` from flattened content; KeyError or ValueError where it does not fit."""
+    """Rebuild a state like `template` from flattened content; KeyError or ValueError if it does not fit."""
     changes: dict[str, Any] = {}
     for name, value in _parts(template):
         if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Names for the arrays that pass between the parts."""
+"""Array types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who uploads: clients in groups that fit the bandwidth, one group drawn per exchange."""
+"""Who uploads: clients are grouped to fit the bandwidth, and one group is drawn per exchange."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ofms.core.typing import Flags, Integers
 
 @dataclass(frozen=True)
 class Groups:
-    """The group of each client, the number of groups α, and the one that was drawn."""
+    """The group of each client, the number of groups α, and the drawn group."""
 
     group: Integers
     count: int
@@ -49,9 +49,9 @@ def draw_group(needs: Integers, bandwidth: int, uniform: float) -> Groups:
 
 
 def most_groups(clients: int, largest_need: int, bandwidth: int) -> int:
-    """An upper bound on α, the number of groups that first-fit decreasing makes, whatever is requested.
+    """An upper bound on α, the number of groups by first-fit decreasing, for any requests.
 
-    A group of fewer than ⌊E / e_max⌋ clients has room for one more of any need, so only the last group can be so small.
+    A group of fewer than ⌊E / e_max⌋ clients has room for one more of any need, so only the last one can be that small.
 
     >>> most_groups(clients=100, largest_need=5, bandwidth=250)
     2

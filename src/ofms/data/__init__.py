@@ -1,4 +1,4 @@
-"""Datasets: what each client sees, round by round, and what models are pre-trained on. One file per dataset."""
+"""Datasets: the clients' samples, and the samples that models are pre-trained on. One file per dataset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES = {
 
 
 def load_dataset(name: str, trust: Trust = NO_TRUST) -> Dataset:
-    """A built-in dataset by name, or the user's own as `package.module:name` where its package is trusted."""
+    """A built-in dataset by name, or a user-defined one as `package.module:name` if its package is trusted."""
     if name in MODULES:
         return cast("Dataset", load_object(MODULES[name], field="dataset", trusted=_OURS))
     if not is_reference(name):
@@ -30,5 +30,5 @@ def load_dataset(name: str, trust: Trust = NO_TRUST) -> Dataset:
     found = load_object(name, field="dataset", trusted=trust)
     missing = [part for part in _PARTS if not hasattr(found, part)]
     if missing:
-        raise InvalidInput("dataset", name, f"it has no {', '.join(missing)}; see ofms.data.stream.Dataset")
+        raise InvalidInput("dataset", name, f"it lacks {', '.join(missing)}; see ofms.data.stream.Dataset")
     return cast("Dataset", found)

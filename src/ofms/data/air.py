@@ -38,7 +38,7 @@ _FILES = VerifiedFiles(
         "PRSA_Data_Dongsi_20130301-20170228.csv": "6b446b87b3ba1acc81d055308cb032bd",
     },
 )
-# No MD5: the host repacks the archive now and then. The files in it are verified.
+# No MD5: the host repacks the archive occasionally. The files in it are verified.
 _ARCHIVE = Archive("https://archive.ics.uci.edu/static/public/501/beijing+multi+site+air+quality+data.zip")
 
 
@@ -69,7 +69,7 @@ def _read_site(site: str, rows: int) -> Rows:
     try:
         import pandas
     except ImportError:
-        raise InvalidInput("dataset", "air", "reading it needs pandas: pip install 'ofms[experiments]'") from None
+        raise InvalidInput("dataset", "air", "it requires pandas: pip install 'ofms[experiments]'") from None
     content = _FILES.read(f"PRSA_Data_{site}_20130301-20170228.csv")
     table = pandas.read_csv(io.BytesIO(content)).dropna()
     table["wd"] = pandas.factorize(table["wd"])[0]

@@ -1,7 +1,7 @@
 """CIFAR-10: 60,000 colour images of 32×32 pixels in ten classes.
 
-The paper's partition: the 10,000 test images over 50 clients, five for each class, with 155 images of it and 5 of each
-other class. Models are pre-trained on the 5,000 images of one class and 500 of each other.
+The paper's partition: the 10,000 test images go to 50 clients, five per class, each with 155 images of its class and 5
+of each other class. Models are pre-trained on the 5,000 images of one class and 500 of each other.
 
 References
 ----------

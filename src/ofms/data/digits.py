@@ -23,14 +23,14 @@ class Digits:
 
     name = "digits"
     task: Task = "classification"
-    summary = "1,797 handwritten digits of 8×8 pixels, embedded in scikit-learn"
+    summary = "1,797 handwritten digits of 8×8 pixels, included in scikit-learn"
 
     def fetch(self) -> None:
-        """Nothing to download; it comes with scikit-learn."""
+        """Nothing to download: scikit-learn includes it."""
 
     def check(self) -> str:
         images, _ = _load()
-        return f"digits: {len(images):,} images, embedded in scikit-learn"
+        return f"digits: {len(images):,} images, included in scikit-learn"
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
         images, labels = _load()
@@ -57,7 +57,7 @@ def _load() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise InvalidInput("dataset", "digits", "it comes with scikit-learn: pip install 'ofms[experiments]'") from None
+        raise InvalidInput("dataset", "digits", "it requires scikit-learn: pip install 'ofms[experiments]'") from None
     raw = load_digits()
     return (raw.data / 16).astype(np.float32), raw.target.astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Downloading datasets from their own hosts: complete and verified, or not at all."""
+"""Download datasets from their hosts: complete and verified, or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ofms.core.errors import InvalidInput
 from ofms.data.folder import cache_folder, data_folder
 from ofms.storage.files import require_writable, write_whole
 
-_SECONDS_WITHOUT_A_RESPONSE = 60
+_TIMEOUT_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,20 @@ class Archive:
     Attributes
     ----------
     url
-        Ends with the format: `.zip`, `.tar.gz`, or `.gz` for a single file.
+        Its suffix is the format: `.zip`, `.tar.gz`, or `.gz` for a single file.
     md5
-        None where the host publishes none; such an archive is not kept in the cache.
+        None if the host publishes none; such an archive is not cached.
     """
 
     url: str
     md5: str | None = None
 
     def fetch(self) -> dict[str, bytes]:
-        """Download and unpack it: the content of every file by its path; archives in the archive are unpacked too."""
+        """Download and unpack it: the content of every file by path; nested archives are unpacked too."""
         cache = cache_folder() / "downloads"
         require_writable(cache)
-        # Unpacked where it is removed again: a damaged archive leaves no files behind. An archive without MD5 is
-        # removed with it: an error page in its place must not be found in the cache the next time.
+        # Unpacked into a temporary folder: a damaged archive leaves no files behind. An archive without MD5 is
+        # downloaded there as well, so that an error page sent instead is never cached.
         with tempfile.TemporaryDirectory(dir=cache, prefix=".unpack-") as scratch:
             archive = self._download(Path(scratch) if self.md5 is None else cache)
             folder = Path(scratch) / "files"
@@ -47,31 +47,32 @@ class Archive:
             try:
                 _unpack(archive, folder)
             except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError, zlib.error) as error:
-                remedy = f"it is not a whole archive ({type(error).__name__}); try again"
+                remedy = f"it is not a complete archive ({type(error).__name__}); try again"
                 raise InvalidInput("data", self.url, remedy) from None
             files = (path for path in folder.rglob("*") if path.is_file())
             return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
     def _download(self, folder: Path) -> Path:
-        """The archive in `folder`; downloaded unless it is there with its MD5."""
+        """Download the archive into `folder`, unless it is there with its MD5."""
         try:
             import pooch
         except ImportError:
-            raise InvalidInput("data", self.url, "fetching it needs pooch: pip install 'ofms[experiments]'") from None
+            raise InvalidInput("data", self.url, "download requires pooch: pip install 'ofms[experiments]'") from None
         pooch.get_logger().setLevel("ERROR")
         responses: list[Any] = []
         downloader = pooch.HTTPDownloader(
             progressbar=True,
-            timeout=_SECONDS_WITHOUT_A_RESPONSE,
+            timeout=_TIMEOUT_SECONDS,
             hooks={"response": lambda response, **more: responses.append(response)},
         )
         known, name = None if self.md5 is None else f"md5:{self.md5}", self.url.rpartition("/")[2]
         try:
             return Path(pooch.retrieve(self.url, known, fname=name, path=folder, downloader=downloader))
         except ValueError:
-            raise InvalidInput("data", self.url, f"what came is not the published file (MD5 {self.md5})") from None
+            remedy = f"the downloaded file is not the published one (MD5 {self.md5}); try again"
+            raise InvalidInput("data", self.url, remedy) from None
         except OSError as error:
-            remedy = f"it cannot be fetched ({_reason(error)}); put the files into {data_folder()} by hand"
+            remedy = f"it cannot be downloaded ({_reason(error)}); copy the files to {data_folder()}"
             raise InvalidInput("data", self.url, remedy) from None
         finally:
             # Pooch leaves the connection of an incomplete or rejected response open.
@@ -85,16 +86,16 @@ def fetch_files(
     require: Callable[[str, bytes], object],
     sources: Callable[[], Mapping[str, bytes]],
 ) -> None:
-    """Download the files that are missing or damaged in `folder`; all of them are verified before one is written.
+    """Download the files that are missing or damaged in `folder`; all are verified before any is written.
 
     Parameters
     ----------
     names
         Their paths in `folder`.
     require
-        Rejects a file's content that is not the expected one.
+        Raises if a file's content is not the expected one.
     sources
-        Downloads and unpacks: the content of each file, by a path that ends with its name.
+        Each downloads and unpacks an archive: file contents by paths that end with the names.
     """
     missing = [name for name in names if not _is_whole(folder / name, partial(require, name))]
     if not missing:
@@ -102,7 +103,7 @@ def fetch_files(
     contents = {name: content for path, content in sources().items() for name in missing if _ends_with(path, name)}
     for name in missing:
         if name not in contents:
-            raise InvalidInput("data", name, "the archive that was fetched does not hold it; its host changed it")
+            raise InvalidInput("data", name, "the downloaded archive does not contain it; its host changed it")
         require(name, contents[name])
     for name in missing:
         require_writable((folder / name).parent)
@@ -110,10 +111,10 @@ def fetch_files(
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack an archive into an empty folder, with the zip archives inside it."""
+    """Unpack an archive, and the zip archives inside it, into an empty folder."""
     import pooch
 
-    # Pooch takes paths relative to that of the archive.
+    # Pooch expects paths relative to the archive's folder.
     target = folder.relative_to(archive.parent).as_posix()
     if archive.name.endswith(".zip"):
         pooch.Unzip(extract_dir=target)(str(archive), "download", None)
@@ -141,7 +142,7 @@ def _is_whole(path: Path, require: Callable[[bytes], object]) -> bool:
 
 
 def _reason(error: OSError) -> str:
-    """The status of the response, or the last part of the message, where the libraries below put the cause."""
+    """The response's status, or the last part of the message, which names the cause."""
     response = getattr(error, "response", None)
     if response is not None:
         return f"{response.status_code} {response.reason}"

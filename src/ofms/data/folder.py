@@ -14,9 +14,9 @@ from ofms.core.errors import InvalidInput
 
 
 def cache_folder() -> Path:
-    """The user's cache for what can be downloaded or computed again.
+    """The user's cache for files that can be downloaded or computed again.
 
-    On Linux `$XDG_CACHE_HOME/ofms`, or `~/.cache/ofms` where that is unset.
+    On Linux `$XDG_CACHE_HOME/ofms`, or `~/.cache/ofms` if that is unset.
     """
     return platformdirs.user_cache_path("ofms", appauthor=False)
 
@@ -32,16 +32,16 @@ def md5_of(content: bytes) -> str:
 
 
 def read_file(path: Path, dataset: str) -> bytes:
-    """A dataset's file; if it cannot be read, the error says how to download it."""
+    """Read a dataset's file; the error says how to download it."""
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InvalidInput("file", path, f"{error.strerror}; fetch it with 'ofms data {dataset}'") from None
+        raise InvalidInput("file", path, f"{error.strerror}; download it with 'ofms data {dataset}'") from None
 
 
 @dataclass(frozen=True)
 class VerifiedFiles:
-    """Files with a known MD5, by their path in the dataset's folder; `read` returns verified content only."""
+    """Files with a known MD5, by path in the dataset's folder; `read` returns only verified content."""
 
     dataset: str
     md5: Mapping[str, str]
@@ -61,7 +61,7 @@ class VerifiedFiles:
         found = md5_of(content)
         if found != self.md5[name]:
             reason = f"its MD5 is {found}, not the published {self.md5[name]}"
-            raise InvalidInput("file", self.folder / name, f"{reason}; 'ofms data {self.dataset}' fetches it again")
+            raise InvalidInput("file", self.folder / name, f"{reason}; 'ofms data {self.dataset}' downloads it again")
 
     def check(self) -> None:
         """Reject files that are missing or differ from the published ones."""

@@ -20,12 +20,12 @@ _STREAM, _TRAINING = 1, 2
 def image_stream(
     images: Pixels, labels: Integers, *, majority: int, others: int, clients: int, rounds: int, seed: int, name: str
 ) -> Stream:
-    """The paper's partition of 10,000 test images over 50 clients with 200 each; a smaller run uses a part of it."""
+    """The paper's partition: 10,000 test images over 50 clients with 200 each; a smaller run uses a part of it."""
     if clients > CLIENTS or rounds > ROUNDS:
         raise InvalidInput(
             "clients × rounds",
             f"{clients} × {rounds}",
-            f"{name}'s test images go to {CLIENTS} clients for {ROUNDS} rounds; ask for at most that",
+            f"{name}'s test images suffice for {CLIENTS} clients × {ROUNDS} rounds; request at most that",
         )
     generator = random_generator(seed, _STREAM)
     drawn = partition_classes(labels, majority=majority, others=others, generator=generator)[:clients, :rounds]
@@ -33,11 +33,11 @@ def image_stream(
 
 
 def partition_classes(labels: Integers, *, majority: int, others: int, generator: np.random.Generator) -> Integers:
-    """[50, 200] sample indices, each of them once.
+    """[50, 200] sample indices, each used once.
 
     Client i's own class is i mod 10. It gets up to `majority` samples of it, fewer if the class is too small to
-    leave `others` to every other client; at least `others` of each other class; and its remaining samples from what is
-    not assigned yet, from its own class last.
+    leave `others` to every other client; at least `others` of each other class; and its remaining samples from those
+    not assigned yet, of its own class last.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def _class_counts(available: Integers, majority: int, others: int) -> Integers:
     left, wanted = available - counts.sum(axis=0), ROUNDS - counts.sum(axis=1)
     if left.min() < 0 or wanted.min() < 0 or left.sum() < wanted.sum():
         raise InvalidInput("labels", available.tolist(), "the classes are too uneven for the paper's partition")
-    # To the client that lacks most, from the class with most samples left; from its own class only if no other is left.
+    # To the client that lacks most, from the class with most remaining samples; from its own class last.
     while wanted.any():
         client = int(np.argmax(wanted))
         each = int(np.argmax(np.where((np.arange(CLASSES) == own[client]) & (left > 0), 0.5, left)))
@@ -90,5 +90,5 @@ def image_training_sets(
 
 
 def scaled(pixels: AnyArray) -> npt.NDArray[np.float32]:
-    """Pixels scaled to [0, 1]."""
+    """Scale pixels to [0, 1]."""
     return np.divide(pixels, 255, dtype=np.float32)

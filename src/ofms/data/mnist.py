@@ -1,7 +1,7 @@
 """MNIST: 70,000 handwritten digits of 28×28 pixels.
 
-The paper's partition: the 10,000 test images over 50 clients, five for each digit, with 133 to 140 images of it and at
-least 5 of each other digit. Models are pre-trained on up to 6,000 images of one digit and 100 of each other.
+The paper's partition: the 10,000 test images go to 50 clients, five per digit, each with 133 to 140 images of its digit
+and at least 5 of each other. Models are pre-trained on up to 6,000 images of one digit and 100 of each other.
 
 References
 ----------

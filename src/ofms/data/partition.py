@@ -9,19 +9,19 @@ from ofms.core.typing import AnyArray, Integers
 
 
 def random_generator(seed: int, purpose: int) -> np.random.Generator:
-    """An independent generator for each (seed, purpose); keys from 2⁶³ on do not collide with the policies' draws."""
+    """An independent generator for each (seed, purpose); keys from 2⁶³ up do not collide with the policies' draws."""
     return np.random.Generator(np.random.Philox(key=np.array([seed, 2**63 + purpose], dtype=np.uint64)))
 
 
 def shuffled(count: int, generator: np.random.Generator) -> Integers:
-    """A random permutation of `count` items, derived from float64 draws alone."""
+    """A random permutation of `count` items, derived only from float64 draws."""
     return np.argsort(generator.random(count), kind="stable")
 
 
 def majority_streams(
     labels: npt.NDArray[np.int64], *, clients: int, rounds: int, share: float, generator: np.random.Generator
 ) -> Integers:
-    """[N, T] sample indices, drawn with replacement: a fraction `share` of a client's is of its own class.
+    """[N, T] sample indices, drawn with replacement; a fraction `share` of each client's samples is of its own class.
 
     Client i's class is i mod C; its other samples are spread evenly over the other classes, in random order.
 

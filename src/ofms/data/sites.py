@@ -14,12 +14,12 @@ STREAM_ROWS_PER_SITE = 10_000
 
 
 def rows_needed(clients: int, rounds: int) -> int:
-    """Rows to read from each of the two sites; at least those of the paper's run, so that all runs are scaled alike."""
+    """Rows to read from each of the two sites; at least those of the paper's run, so that all runs share one scale."""
     return max(-(-clients // 2) * rounds, STREAM_ROWS_PER_SITE)
 
 
 def site_stream(sites: dict[str, Rows], *, clients: int, rounds: int) -> Stream:
-    """Half of the clients at each of two sites; client i of a site sees `rounds` rows from row i · rounds on.
+    """Half of the clients at each of two sites; client i of a site sees `rounds` rows from row i · rounds.
 
     Feature vectors are divided by their largest Euclidean norm, targets scaled to [0, 1], both over all given rows.
     """
@@ -31,7 +31,7 @@ def site_stream(sites: dict[str, Rows], *, clients: int, rounds: int) -> Stream:
             raise InvalidInput(
                 "rounds × clients",
                 f"{rounds} × {clients}",
-                f"{name} has {len(features):,} complete rows; ask for fewer",
+                f"{name} has {len(features):,} complete rows; request fewer",
             )
         x.append(features[: count * rounds].reshape(count, rounds, -1))
         y.append(targets[: count * rounds].reshape(count, rounds))
@@ -39,7 +39,7 @@ def site_stream(sites: dict[str, Rows], *, clients: int, rounds: int) -> Stream:
 
 
 def site_training_sets(sites: dict[str, Rows]) -> list[TrainingSet]:
-    """One training set per site, on a common scale."""
+    """One training set per site, all on the same scale."""
     return [
         TrainingSet(name.lower(), x.astype(np.float32), y.astype(np.float32))
         for name, (x, y) in zip(sites, _scaled(list(sites.values())), strict=True)

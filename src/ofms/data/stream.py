@@ -69,10 +69,10 @@ class Stream:
                 raise InvalidInput(
                     f"stream {name}",
                     "not finite",
-                    f"client {client} has it in round {step + 1}; drop or fill the sample",
+                    f"see client {client}, round {step + 1}; drop or fill the sample",
                 )
         if self.task == "classification" and (self.y.dtype.kind not in "iu" or self.y.min() < 0):
-            raise InvalidInput("stream targets", self.y.dtype, "classes are whole numbers from 0 on")
+            raise InvalidInput("stream targets", self.y.dtype, "classes must be integers from 0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class Dataset(Protocol):
         ...
 
     def check(self) -> str:
-        """Verify the files and say in one line where they are; raises `InvalidInput` if one is missing or damaged."""
+        """Verify the files and describe them in one line; raises `InvalidInput` if one is missing or damaged."""
         ...
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:

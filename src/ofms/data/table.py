@@ -1,4 +1,4 @@
-"""A stream from the user's own file: CSV, Parquet, or NumPy's `.npz`."""
+"""A stream from a user's file: CSV, Parquet, or NumPy's `.npz`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ofms.storage.archives import read_npz
 
 @dataclass(frozen=True)
 class TableSource:
-    """Where a stream is and how to read it.
+    """A file with a stream, and how to read it.
 
     Attributes
     ----------
     file
-        A `.csv` or `.parquet` table with one row per sample, or a `.npz` with arrays `x` [N, T, ...] and `y` [N, T].
+        A `.csv` or `.parquet` table with one row per sample, or an `.npz` with arrays `x` [N, T, ...] and `y` [N, T].
     task
         `classification` or `regression`.
     target
@@ -30,7 +30,7 @@ class TableSource:
     client
         The column of clients; each client's rows come in the order of the file.
     features
-        The columns that models see, in their order; all others by default.
+        The columns of the inputs, in order; by default all other columns.
     """
 
     file: str
@@ -40,7 +40,7 @@ class TableSource:
     features: tuple[str, ...] | None = None
 
     def read(self) -> Stream:
-        """The stream; all clients are cut to the length of the shortest."""
+        """Read the stream; all clients are cut to the length of the shortest."""
         path = Path(self.file)
         if not path.is_file():
             raise InvalidInput("stream.file", self.file, "there is no such file; paths are relative to the experiment")
@@ -77,7 +77,7 @@ class TableSource:
                 raise InvalidInput(f"stream.{field}", name, f"the file has no such column; it has {_names(table)}")
         for name in (*features, self.target, self.client):
             if name != self.client and table[name].dtype.kind not in "fiub":
-                raise InvalidInput(f"column {name}", table[name].dtype, "give numbers; leave it out or encode it")
+                raise InvalidInput(f"column {name}", table[name].dtype, "it must be numeric; leave it out or encode it")
             if table[name].isna().any():
                 row = int(table[name].isna().to_numpy().argmax())
                 raise InvalidInput(f"column {name}", "missing", f"row {row + 1} has no value; drop or fill it")
@@ -92,16 +92,16 @@ def _read_table(path: Path) -> Any:
     try:
         import pandas
     except ImportError:
-        raise InvalidInput("stream.file", path, "reading it needs pandas: pip install 'ofms[experiments]'") from None
+        raise InvalidInput("stream.file", path, "it requires pandas: pip install 'ofms[experiments]'") from None
     try:
         table = pandas.read_csv(path) if path.suffix == ".csv" else pandas.read_parquet(path)
     except ImportError:
-        raise InvalidInput("stream.file", path, "reading Parquet needs pyarrow: pip install 'ofms[parquet]'") from None
+        raise InvalidInput("stream.file", path, "Parquet requires pyarrow: pip install 'ofms[parquet]'") from None
     except (ValueError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput("stream.file", path, f"it cannot be read as {path.suffix[1:]} ({reason})") from None
     if len(table) == 0:
-        raise InvalidInput("stream.file", path, "it has no rows")
+        raise InvalidInput("stream.file", path, "it has no rows; give at least one sample per client")
     return table
 
 
@@ -114,7 +114,7 @@ def _stream(x: AnyArray, y: AnyArray, task: Task) -> Stream:
         raise InvalidInput("stream", f"{x.dtype}, {y.dtype}", "inputs and targets must be numbers")
     if task == "classification":
         if (y != np.floor(y)).any():
-            raise InvalidInput("stream targets", y.dtype, "classes are whole numbers from 0 on")
+            raise InvalidInput("stream targets", y.dtype, "classes must be integers from 0")
         y = y.astype(np.int64)
     stream = Stream(x.astype(np.float32), y if task == "classification" else y.astype(np.float32), task)
     stream.require_sound()

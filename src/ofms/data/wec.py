@@ -56,7 +56,7 @@ class Wec:
 
 
 def split_columns(table: Floats) -> Rows:
-    """Features and target of rows in the dataset's format."""
+    """Split rows in the dataset's format into features and target."""
     return table[:, :-1], table[:, -1]
 
 
@@ -73,8 +73,8 @@ def _parse(name: str, content: bytes) -> Floats:
     try:
         import pandas
     except ImportError:
-        raise InvalidInput("dataset", "wec", "reading it needs pandas: pip install 'ofms[experiments]'") from None
-    path, remedy = data_folder() / "wec" / name, "'ofms data wec' fetches it again"
+        raise InvalidInput("dataset", "wec", "it requires pandas: pip install 'ofms[experiments]'") from None
+    path, remedy = data_folder() / "wec" / name, "'ofms data wec' downloads it again"
     try:
         values = pandas.read_csv(io.BytesIO(content), header=None).to_numpy(dtype=np.float64)
     except ValueError as error:
@@ -85,7 +85,7 @@ def _parse(name: str, content: bytes) -> Floats:
         raise InvalidInput("file", path, f"it has {found}, not {ROWS:,} of {COLUMNS}; {remedy}")
     if not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise InvalidInput("file", path, f"row {row + 1} lacks a number; {remedy}")
+        raise InvalidInput("file", path, f"row {row + 1} has a missing value; {remedy}")
     return values
 
 

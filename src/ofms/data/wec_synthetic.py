@@ -1,4 +1,4 @@
-"""Synthetic wave farms in WEC's format, for use where its files are unavailable. No value was measured.
+"""Synthetic wave farms in WEC's format, for use without its files. No value was measured.
 
 Sixteen converters lie at random in a square of 566 m. A site has a few wave directions with their shares, a wavelength
 and the power of a single converter. Waves scattered by each other converter add to or reduce a converter's power, in
@@ -66,7 +66,7 @@ class SyntheticWec:
 
 
 def make_table(site: str, rows: int) -> Floats:
-    """[rows, 49] rows of a site in WEC's format; a longer table begins with the same rows."""
+    """[rows, 49] rows of a site in WEC's format; a longer table starts with the same rows."""
     sea = _SEAS[site]
     generator = random_generator(0, 1000 + list(_SEAS).index(site))
     searches = []
@@ -82,7 +82,7 @@ def make_table(site: str, rows: int) -> Floats:
 
 
 def _reflected(positions: Floats) -> Floats:
-    """Positions reflected at the sides of the square."""
+    """Reflect positions at the sides of the square."""
     folded: Floats = _SIDE - np.abs(positions % (2 * _SIDE) - _SIDE)
     return folded
 

@@ -35,21 +35,21 @@ class Curve:
 def new_figure(width: float, height: float, *, arranged: bool = True) -> Figure:
     """An empty figure of a size in inches.
 
-    With `arranged=False` the caller places the axes: matplotlib's layout takes as long as drawing.
+    With `arranged=False` the caller places the axes: matplotlib's automatic layout takes as long as drawing.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InvalidInput("picture", "none", "it needs matplotlib: pip install 'ofms[experiments]'") from None
+        raise InvalidInput("picture", "none", "it requires matplotlib: pip install 'ofms[experiments]'") from None
     return Figure(figsize=(width, height), layout="constrained" if arranged else None)
 
 
 def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[Path], *, ylabel: str) -> None:
-    """Write `curves_figure` to files, each in the format of its name."""
+    """Write `curves_figure` to files, each in the format of its suffix."""
     figure = curves_figure(panels, ylabel=ylabel)
     import matplotlib
 
-    # A fixed salt: the same curves give the same file.
+    # A fixed salt, so that the same curves yield the same file.
     with matplotlib.rc_context({"svg.hashsalt": "ofms"}):
         for path in paths:
             kind, content = path.suffix.removeprefix("."), io.BytesIO()
@@ -66,7 +66,7 @@ def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str)
         for number, curve in enumerate(curves):
             colour = COLOURS[number % len(COLOURS)]
             rounds = np.arange(1, len(curve.values) + 1)
-            # The bound's value is in the legend: beside its mark it would cover curves, axes or other bounds.
+            # The bound's value is in the legend: next to its mark it would cover curves, axes or other bounds.
             bounded = "" if curve.bound is None else f", bound {curve.bound:.3f}"
             axes.plot(rounds, curve.values, color=colour, label=curve.label + bounded)
             if curve.low is not None and curve.high is not None:

@@ -62,9 +62,9 @@ class Dictionary:
         modules
             Networks by name.
         architectures
-            How to build each of them again, as (architecture, options); needed only to write the dictionary.
+            How to rebuild each of them, as (architecture, options); needed only to write the dictionary.
         trainable
-            Patterns of the parameters that are fine-tuned; all by default.
+            Patterns of the names of fine-tuned parameters; all by default.
         """
         models = []
         for name, module in modules.items():
@@ -79,7 +79,7 @@ class Dictionary:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str], *, trust: Trust | Iterable[str] = ()) -> Dictionary:
-        """Read a folder and check all of it.
+        """Read and validate a folder.
 
         Parameters
         ----------
@@ -93,11 +93,11 @@ class Dictionary:
         return dictionary
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write a folder; it appears whole or not at all."""
+        """Write a folder atomically."""
         folder = Path(folder)
         for model in self.models:
             if not model.architecture:
-                raise InvalidInput("architecture", None, f"say how to build {model.name!r} again, to write it")
+                raise InvalidInput("architecture", None, f"to write {model.name!r}, give its architecture and options")
         with new_folder(folder) as partial:
             entries = []
             for model in self.models:
@@ -128,13 +128,13 @@ class Dictionary:
         return digest.hexdigest()[:16]
 
     def require_sound(self, source: str) -> None:
-        """Refuse fewer than two models, ambiguous names, and tensors that are not finite real numbers."""
+        """Reject fewer than two models, ambiguous names, and tensors that are not finite real numbers."""
         names = [model.name for model in self.models]
         if len(names) < 2:
             raise InvalidInput("models", len(names), f"{source}: selection needs at least 2")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise InvalidInput("name", twice[0], f"{source}: two models have it; names must be unique")
+            raise InvalidInput("name", twice[0], f"{source}: two models have this name; make names unique")
         for model in self.models:
             if Path(model.name).name != model.name:
                 raise InvalidInput("name", model.name, f"{source}: it becomes a file name; leave out slashes")
@@ -142,17 +142,17 @@ class Dictionary:
                 if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
                     raise InvalidInput(f"{model.name}: {name}", tensor.dtype, f"{source}: store it as float32")
                 if tensor.is_complex():
-                    raise InvalidInput(f"{model.name}: {name}", tensor.dtype, f"{source}: only real numbers are known")
+                    raise InvalidInput(f"{model.name}: {name}", tensor.dtype, f"{source}: store it as real numbers")
                 if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                     raise InvalidInput(
                         f"{model.name}: {name}", "not finite", f"{source}: train or copy the model again"
                     )
 
     def require_deployable(self) -> None:
-        """Refuse a dictionary that devices cannot build or compute with: they compute in float32."""
+        """Reject a dictionary that devices cannot build or run: they compute in float32."""
         for model in self.models:
             if not model.architecture:
-                raise InvalidInput("models", model.name, "a device must build it: give its architecture")
+                raise InvalidInput("models", model.name, "devices cannot build it; give its architecture")
             own = model.module.state_dict()
             for name, tensor in model.tensors.items():
                 for dtype in (tensor.dtype, own[name].dtype):

@@ -41,18 +41,19 @@ def read_index(folder: Path) -> Index:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InvalidInput("models", folder, f"no dictionary can be read there ({INDEX}: {error.strerror})") from None
+        remedy = f"it has no readable dictionary ({INDEX}: {error.strerror}); name another folder"
+        raise InvalidInput("models", folder, remedy) from None
     try:
         values = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput("models", path, f"mend the file: {error}") from None
+        raise InvalidInput("models", path, f"fix the file: {error}") from None
     found = values.get("format") if isinstance(values, dict) else None
     if isinstance(found, str) and found != FORMAT:
-        raise InvalidInput("format", found, f"{path}: this version reads {FORMAT}")
+        raise InvalidInput("format", found, f"{path}: this version reads only {FORMAT}")
     try:
         return convert(values, Index)
     except InvalidInput as error:
-        raise InvalidInput("models", path, f"mend the file: {error}") from None
+        raise InvalidInput("models", path, f"fix the file: {error}") from None
 
 
 def write_index(folder: Path, task: Task, models: list[ModelEntry]) -> None:

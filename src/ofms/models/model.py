@@ -20,7 +20,7 @@ from ofms.plugins import Trust
 
 Tensors = dict[str, torch.Tensor]
 
-# Batch norm counts its batches; no prediction depends on the count, and it is not stored.
+# Batch norm counts its batches; predictions do not depend on the count, so it is not stored.
 _NOT_STORED = "num_batches_tracked"
 _MOST_BYTES = 2**50
 
@@ -50,11 +50,11 @@ class Model:
 
     @property
     def values(self) -> int:
-        """How many numbers the model has, statistics of batch norm included."""
+        """Number of values in the model, including batch norm statistics."""
         return sum(tensor.numel() for tensor in self.tensors.values())
 
     def entry(self, file: str) -> ModelEntry:
-        """The model's entry in the index; costs and patterns that are the defaults are left out."""
+        """The model's entry in the index, without costs and patterns that are the defaults."""
         parameters = tuple(name for name, _ in self.module.named_parameters())
         upload = _default_upload(self.storage, self.tensors, self.trainable, parameters)
         return ModelEntry(
@@ -69,19 +69,19 @@ class Model:
 
 
 def model_of(entry: ModelEntry, module: nn.Module, tensors: Tensors) -> Model:
-    """A model from its entry, its network and its tensors."""
+    """Make a model from its entry, network and tensors."""
     module.eval()
     parameters = [name for name, _ in module.named_parameters()]
     shared = {name for name, _ in module.named_parameters(remove_duplicate=False)} - set(parameters)
     if shared:
-        raise InvalidInput(f"{entry.name}: {min(shared)}", "shared", "parameters that are used twice are not supported")
+        raise InvalidInput(f"{entry.name}: {min(shared)}", "shared", "shared parameters are not supported; copy them")
     patterns = entry.trainable
     if patterns is None:
         trainable = tuple(parameters)
     else:
         trainable = tuple(name for name in parameters if any(fnmatchcase(name, each) for each in patterns))
         if not trainable:
-            raise InvalidInput(f"{entry.name}: trainable", patterns, f"no parameter matches; there are {parameters}")
+            raise InvalidInput(f"{entry.name}: trainable", patterns, f"no parameter matches; use some of {parameters}")
     storage = _size(tensors) if entry.storage is None else entry.storage
     upload = _default_upload(storage, tensors, trainable, parameters) if entry.upload is None else entry.upload
     for field, value in (("storage", storage), ("upload", upload)):
@@ -95,13 +95,13 @@ def read_model(folder: Path, entry: ModelEntry, trust: Trust) -> Model:
     module = build_module(entry.architecture, entry.options, trust)
     path = folder / entry.file
     if Path(entry.file).name != entry.file:
-        raise InvalidInput("file", entry.file, f"{folder / INDEX}: name a file of the folder itself")
+        raise InvalidInput("file", entry.file, f"{folder / INDEX}: name a file in the same folder")
     try:
         tensors = safetensors.torch.load_file(path)
     except FileNotFoundError:
         raise InvalidInput("file", path, f"model {entry.name!r} has no such file; copy or train it again") from None
     except (SafetensorError, OSError) as error:
-        raise InvalidInput("file", path, f"not a whole safetensors file ({error}); copy or train it again") from None
+        raise InvalidInput("file", path, f"not a complete safetensors file ({error}); copy or train it again") from None
     expected = stored_tensors(module)
     for name in sorted(expected.keys() | tensors.keys()):
         wanted = list(expected[name].shape) if name in expected else "nothing"
@@ -110,13 +110,13 @@ def read_model(folder: Path, entry: ModelEntry, trust: Trust) -> Model:
             raise InvalidInput(
                 f"{path}: {name}",
                 found,
-                f"architecture {entry.architecture!r} has {wanted} there; mend one of them",
+                f"architecture {entry.architecture!r} expects {wanted}; fix one of them",
             )
     return model_of(entry, module, tensors)
 
 
 def stored_tensors(module: nn.Module) -> Tensors:
-    """The parameters and buffers of a network that a dictionary stores."""
+    """The parameters and buffers of a network that are stored."""
     state = module.state_dict()
     return {name: tensor for name, tensor in state.items() if not name.endswith(_NOT_STORED)}
 
@@ -126,7 +126,7 @@ def _size(tensors: Tensors) -> int:
 
 
 def _default_upload(storage: int, tensors: Tensors, trainable: Sequence[str], parameters: Sequence[str]) -> int:
-    """The size of an update: the whole model, or the parameters that are fine-tuned."""
+    """The size of an update: the whole model, or its fine-tuned parameters."""
     if len(trainable) == len(parameters):
         return storage
     return _size({name: tensors[name] for name in trainable})

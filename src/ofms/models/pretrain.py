@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary, Task
-from ofms.models.speed import one_thread_a_worker
+from ofms.models.speed import one_thread_per_worker
 from ofms.models.training import Recipe, initialise, train
 from ofms.models.zoo import build_module
 from ofms.plugins import NO_TRUST, Trust
@@ -33,22 +33,22 @@ def pretrain(
     keep: Path | None = None,
     trust: Trust = NO_TRUST,
 ) -> Dictionary:
-    """Train every recipe's model; the result does not depend on the number of workers.
+    """Train one model per recipe; the result does not depend on the number of workers.
 
     Parameters
     ----------
     keep
-        A folder that every finished model is written to, from which an interrupted pre-training resumes.
+        A folder for finished models, from which an interrupted pre-training resumes.
     trust
         Packages from which architectures outside the zoo may be imported.
     """
     if not recipes:
-        raise InvalidInput("recipes", 0, "there is nothing to train")
+        raise InvalidInput("recipes", 0, "give at least one model to train")
     for recipe in recipes:
         recipe.require_valid()
     names = [recipe.name for recipe in recipes]
     if len(set(names)) < len(names):
-        raise InvalidInput("networks", names, "two models would have one name; names must differ")
+        raise InvalidInput("networks", names, "two models would have the same name; make names unique")
     modules = []
     with torch.random.fork_rng(devices=[]):
         for index, recipe in enumerate(recipes):
@@ -70,7 +70,7 @@ def pretrain(
             unit="step",
             disable=None if progress else True,
         ) as bar,
-        one_thread_a_worker(),
+        one_thread_per_worker(),
         ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool,
     ):
         stopped = threading.Event()
@@ -103,7 +103,7 @@ def _save(keep: Path, recipe: Recipe, module: nn.Module, seed: int) -> None:
 
 
 def _load(keep: Path, recipe: Recipe, module: nn.Module, seed: int) -> bool:
-    """Load the saved weights if the same recipe and seed made them; whether it did."""
+    """Load the saved weights if they are from the same recipe and seed; return whether they are."""
     path = keep / f"{recipe.name}.safetensors"
     try:
         with safetensors.safe_open(path, framework="pt") as file:
@@ -117,7 +117,7 @@ def _load(keep: Path, recipe: Recipe, module: nn.Module, seed: int) -> bool:
 
 
 def _require_fit(module: nn.Module, recipe: Recipe, task: Task) -> None:
-    """Reject a network that does not accept the samples, or whose outputs do not fit the targets."""
+    """Reject a network that does not accept the samples, or whose outputs do not match the targets."""
     least = int(recipe.targets.max()) + 1 if task == "classification" else 1
     module.eval()
     try:
@@ -127,8 +127,8 @@ def _require_fit(module: nn.Module, recipe: Recipe, task: Task) -> None:
         reason = str(error).splitlines()[0]
         shape = list(recipe.samples.shape[1:])
         raise InvalidInput(
-            "options", dict(recipe.options), f"they do not take samples of shape {shape} ({reason})"
+            "options", dict(recipe.options), f"the network does not accept samples of shape {shape} ({reason})"
         ) from None
     width = outputs.shape[-1]
     if width < least or (task == "regression" and width != 1):
-        raise InvalidInput("options", dict(recipe.options), f"{width} outputs do not fit the targets: give {least}")
+        raise InvalidInput("options", dict(recipe.options), f"{width} outputs do not match the targets; give {least}")

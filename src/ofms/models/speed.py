@@ -10,8 +10,8 @@ from torch import nn
 
 
 @contextmanager
-def one_thread_a_worker() -> Iterator[None]:
-    """Within the block, PyTorch uses one thread per operation, also in threads that are started meanwhile."""
+def one_thread_per_worker() -> Iterator[None]:
+    """Within the block, PyTorch uses one thread per operation, including in threads started there."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -21,8 +21,8 @@ def one_thread_a_worker() -> Iterator[None]:
 
 
 def lay_channels_last(module: nn.Module) -> None:
-    """Store the weights of convolutions in the memory layout of the fast kernels."""
+    """Store the weights of convolutions in the memory layout that fast kernels need."""
     for parameter in module.parameters():
         if parameter.ndim == 4:
-            # Not `contiguous`: with one input channel it changes nothing, and the fast kernel is not used.
+            # Not `contiguous`: with one input channel it has no effect, and the fast kernel is not used.
             parameter.data = torch.empty_like(parameter.data, memory_format=torch.channels_last).copy_(parameter.data)

@@ -23,7 +23,7 @@ from ofms.models.speed import lay_channels_last
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """How one model is trained, and on which samples.
+    """The recipe of one model: how to train it, and on which samples.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Recipe:
         return self.epochs * -(-len(self.samples) // self.batch_size)
 
     def fingerprint(self, seed: int) -> str:
-        """SHA-256 of everything that the trained model depends on."""
+        """SHA-256 of everything that determines the trained model."""
         facts = (self.name, self.architecture, dict(self.options), self.epochs, self.batch_size)
         more = (self.optimizer, self.rate, self.momentum, self.initialisation, self.samples.shape, seed)
         digest = hashlib.sha256(msgspec.json.encode((facts, more), order="deterministic"))

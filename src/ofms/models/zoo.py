@@ -49,9 +49,9 @@ def vgg(
     pool
         Whether a block ends with a 2×2 max-pool; all do by default.
     batch_norm
-        Whether a normalisation follows each ReLU.
+        Whether a batch norm follows each ReLU.
     dropout
-        A rate for each block and one for the dense layer; none by default.
+        One rate per block and one for the dense layer; no dropout by default.
 
     Examples
     --------
@@ -92,17 +92,17 @@ ZOO: dict[str, Factory] = {"mlp": mlp, "vgg": vgg}
 
 
 def build_module(architecture: str, options: Mapping[str, Any], trust: Trust = NO_TRUST) -> nn.Module:
-    """A network from the zoo, or from the user's own `package.module:factory` where its package is trusted."""
+    """A network from the zoo, or from a user-defined `package.module:factory` if its package is trusted."""
     factory = ZOO.get(architecture) or _own_factory(architecture, trust)
     try:
         module = factory(**options)
     except InvalidInput:
         raise
     except Exception as error:
-        # A factory of the user's may fail in any way.
+        # A user-defined factory may raise anything.
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InvalidInput(
-            "options", dict(options), f"architecture {architecture!r} does not take them: {reason}"
+            "options", dict(options), f"architecture {architecture!r} does not accept them: {reason}"
         ) from None
     if not isinstance(module, nn.Module):
         raise InvalidInput("architecture", architecture, "the factory must return a torch.nn.Module")
@@ -115,5 +115,5 @@ def _own_factory(architecture: str, trust: Trust) -> Factory:
         raise InvalidInput("architecture", architecture, known)
     factory = load_object(architecture, field="architecture", trusted=trust)
     if not callable(factory):
-        raise InvalidInput("architecture", architecture, "it is not a function that makes a network")
+        raise InvalidInput("architecture", architecture, "name a function that returns a torch.nn.Module")
     return cast("Factory", factory)

@@ -1,6 +1,6 @@
-"""Policies: who holds what, who predicts with what, what is learnt, who uploads. One file per algorithm.
+"""Policies: which models clients hold and predict with, how they learn, who uploads. One file per algorithm.
 
-What the author of a policy needs is exported here.
+Exports everything that the author of a policy needs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ofms.policies.single_model_server import SingleModelServer
     from ofms.policies.subsets import fill_budgets
 
-# Importing NumPy takes time that `ofms --help` does not have: names are looked up when they are first used.
-_HOMES = {
+# `ofms --help` must not wait for NumPy: names are resolved on first use.
+_EXPORTS = {
     "ofms.core.draws": ("ClientDraws", "Draws", "Purpose"),
     "ofms.core.messages": ("Catalogue", "Grants", "Plan", "Reports"),
     "ofms.core.rates": ("resolve_rate",),
@@ -55,7 +55,7 @@ _HOMES = {
     "ofms.policies.single_model_server": ("SingleModelServer",),
     "ofms.policies.subsets": ("fill_budgets",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 MODULES = {
     "ofms-ft": "ofms.policies.ofms_ft:algorithm",
@@ -114,6 +114,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)

@@ -1,4 +1,4 @@
-"""B-Fed-OMFT: the server keeps a fixed subset that fits every client; all of them fine-tune it, and choose by Exp3."""
+"""B-Fed-OMFT: all clients hold and fine-tune the same fixed subset of models, and choose from it by Exp3."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ofms.policies.subsets import Subset, fixed_subset, largest_upload, random_s
 
 @dataclass(frozen=True)
 class Settings:
-    """What the paper leaves open.
+    """Settings that the paper leaves open.
 
     Attributes
     ----------
     learning_rate, exploration, feedback
-        Exp3's, as in Non-Fed-OMS.
+        Of Exp3, as in Non-Fed-OMS.
     subset
-        Which models the server keeps: `random`, `first`, or a list of names or indices.
+        The models that clients hold: `random`, `first`, or a list of names or indices.
     fine_tuning_rate, server_step, window, warm_up, loss_bound
         As in OFMS-FT; every gradient has weight 1.
     """
@@ -47,7 +47,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Server:
-    """Grants the same subset, which fits the smallest budget, to all clients, and adds up their updates."""
+    """Grant all clients the same subset, which fits the smallest budget, and sum their updates."""
 
     server_step: ServerStep
     subset: Subset
@@ -81,7 +81,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         loss_bound=settings.loss_bound,
         observes=client.observes,
         expected_weights=lambda state, server: state.pmf,
-        not_covered="its regret is against the best of its own subset only",
+        not_covered="its guarantee holds only against the best model of its own subset",
     )
 
 

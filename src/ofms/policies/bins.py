@@ -1,4 +1,4 @@
-"""Models packed once into bins that each fit a budget."""
+"""Pack models into bins that each fit a budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ofms.core.typing import Floats, Integers
 
 
 def pack_bins(catalogue: Catalogue, budgets: Integers) -> tuple[Integers, Integers]:
-    """[N, K] the bin of each model for clients of some budgets, and [N] R, the number of bins."""
+    """[N, K] the bin of each model for clients with [N] budgets, and [N] R, the number of bins."""
     kinds, kind = np.unique(budgets, return_inverse=True)
     packings = [first_fit_decreasing(catalogue.storage, int(budget)) for budget in kinds]
     place = np.stack([packing.bin for packing in packings])[kind]
@@ -25,5 +25,5 @@ def bin_probabilities(pmf: Floats, place: Integers, bins: int) -> Floats:
     """
     rows = np.arange(len(pmf))[:, None] * bins
     total = np.bincount((rows + place).ravel(), weights=pmf.ravel(), minlength=len(pmf) * bins)
-    # A bin whose probabilities underflowed to 0 is never drawn; the least positive number avoids a division by it.
+    # A bin whose probabilities underflowed to 0 is never drawn; a tiny positive value avoids dividing by 0.
     return np.maximum(np.take_along_axis(total.reshape(len(pmf), bins), place, axis=1), np.finfo(np.float64).tiny)

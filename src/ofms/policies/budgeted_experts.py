@@ -1,9 +1,9 @@
 """Budgeted expert advice: exponential weights over models that are packed into bins, one bin observed at a time.
 
 The models are packed once into R bins that each fit the budget. A client draws a model from its weights, holds all
-models of its bin, and predicts with the drawn one, or with the weighted mean of the bin. A bin is held with the summed
+models of its bin, and predicts with the drawn one or with the weighted mean of the bin. A bin is drawn with the summed
 probability of its models, by which the observed losses are divided: Σ p/q = R, hence a regret of O(√(R T ln K)) without
-exploration, where R is about C/B if all models cost C together. Clients learn alone, and nothing is fine-tuned.
+exploration, where R is about C/B for models of total cost C. Clients learn independently; nothing is fine-tuned.
 
 References
 ----------
@@ -35,14 +35,14 @@ Prediction = Literal["one", "mean"]
 
 @dataclass(frozen=True)
 class Settings:
-    """Its open settings.
+    """Settings.
 
     Attributes
     ----------
     learning_rate
         η: a number, a number over √T, or `tuned` for √(2 ln K/(R n T)).
     prediction
-        With `one` model, the drawn one, or with the `mean` of its bin, weighted by their probabilities.
+        `one`: predict with the drawn model; `mean`: with the mean of its bin, weighted by probability.
     loss_bound
         As in OFMS-FT.
     """
@@ -54,7 +54,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """[N, K] bins, cumulative loss estimates, and what was drawn for the current exchange."""
+    """[N, K] bins, cumulative loss estimates, and the draw of the current exchange."""
 
     bin: Integers
     bins: Integers
@@ -67,7 +67,7 @@ class State:
 
 @dataclass(frozen=True)
 class Client:
-    """Draw a bin, observe it, learn."""
+    """Draw a model, observe its bin, learn."""
 
     rates: RateByBudget
     prediction: Prediction

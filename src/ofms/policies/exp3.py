@@ -1,4 +1,4 @@
-"""Exp3 over the models that a client holds: what the baselines choose with.
+"""Exp3 over the models that a client holds; the baselines choose with it.
 
 References
 ----------
@@ -30,13 +30,13 @@ class Exp3:
     Attributes
     ----------
     learning_rate
-        η, or None for one tuned to the number of models in the subset.
+        η, or None for a rate tuned to the size of the subset.
     exploration
         γ: the share of uniform draws mixed into the PMF.
     feedback
-        `one`: the loss of the chosen model, over its probability. `all`: the losses of all models in the subset.
+        `one`: the loss of the chosen model, divided by its probability. `all`: the losses of all models in the subset.
     horizon
-        n T, to which a tuned rate is tuned.
+        n T, for a tuned rate.
     """
 
     learning_rate: float | None
@@ -60,7 +60,7 @@ class Exp3:
         return mixed
 
     def estimates(self, losses: Floats, chosen: Integers, pmf: Floats, subset: Flags) -> Floats:
-        """[N, K] what the losses add to the cumulative ones."""
+        """[N, K] loss estimates, to be added to the cumulative ones."""
         if self.feedback == "all":
             return loss_estimates(losses, subset, np.ones(pmf.shape))
         return loss_estimates(losses, one_hot(chosen, pmf.shape[1]) > 0, pmf)
@@ -68,7 +68,7 @@ class Exp3:
     def _rates(self, size: Integers) -> Floats:
         if self.learning_rate is not None:
             return np.full(size.shape, self.learning_rate)
-        # A subset of one leaves nothing to learn: any rate will do.
+        # With a subset of one model there is nothing to learn: any finite rate works.
         logarithm = np.log(np.maximum(size, 2))
         if self.feedback == "all":
             return np.sqrt(8 * logarithm / self.horizon)

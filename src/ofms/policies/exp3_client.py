@@ -17,7 +17,7 @@ from ofms.policies.subsets import Subset, fixed_subset, random_subset
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """[N, K] cumulative loss estimates, what is asked for, and the draw of the current exchange."""
+    """[N, K] cumulative loss estimates, requested models, and the draw of the current exchange."""
 
     storage: Integers
     budgets: Integers
@@ -29,7 +29,7 @@ class State:
 
 @dataclass(frozen=True)
 class Exp3Client:
-    """Asks for its own `subset`, or for nothing where the server decides; chooses by Exp3 among what is granted."""
+    """Request its own `subset`, or nothing if the server decides; choose among the granted models by Exp3."""
 
     rule: Exp3
     subset: Subset | None = None
@@ -64,6 +64,6 @@ class Exp3Client:
         return replace(state, pmf=pmf), Plan(grants.held, chosen, pmf, weight)
 
     def learn(self, state: State, plan: Plan, losses: Floats) -> State:
-        # From the plan, not from the state: a label may arrive after the next choice.
+        # From the plan, not the state: a label may arrive after the next choice.
         estimates = self.rule.estimates(losses, plan.prediction_weights.argmax(axis=1), plan.inclusion, plan.held)
         return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates))

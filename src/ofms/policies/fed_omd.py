@@ -20,22 +20,22 @@ from ofms.policies.single_model_server import single_model_server, weight_on
 
 @dataclass(frozen=True)
 class Settings:
-    """Fed-OMD's open settings.
+    """Settings that the paper leaves open.
 
     Attributes
     ----------
     model
-        Which model of the dictionary, by name or index.
+        The model, by name or index.
     local_rate
-        The rate of local SGD.
+        Step size of local SGD.
     epochs, batch_size
-        Passes over the window, and samples in a batch.
+        Passes over the window, and samples per batch.
     window, warm_up
-        How many samples a client keeps, and the first round that fine-tunes.
+        Number of samples that a client keeps, and the first round that fine-tunes.
     upload_groups
-        The number of groups, of which one uploads: from the bandwidth where it is left out; 1 for all.
+        Number of groups, one of which uploads; derived from the bandwidth if None. With 1, all clients upload.
     loss_bound
-        As in OFMS-FT; it matters for regret alone.
+        As in OFMS-FT; it affects the measured regret only.
     """
 
     model: int | str = 0

@@ -1,4 +1,4 @@
-"""For whom a policy is built: the models, the clients' memory, the bandwidth, the schedule."""
+"""The fleet that a policy is built for: models, the clients' memory, bandwidth, schedule."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Fleet:
     budgets
         [N] B_i, memory for models, in bytes.
     bandwidth
-        E, what all clients together may upload in an exchange, in bytes.
+        E, the total upload of all clients per exchange, in bytes.
     schedule
-        T rounds, an exchange every n of them.
+        T rounds, with an exchange every n rounds.
     """
 
     catalogue: Catalogue
@@ -34,11 +34,11 @@ class Fleet:
 
     @property
     def horizon(self) -> int:
-        """n T, the factor by which an exchange every n rounds enters the bounds (th:5)."""
+        """n T, the factor in the bounds for an exchange every n rounds (th:5)."""
         return self.schedule.interval * self.schedule.rounds
 
     def require_upload(self, largest: int) -> None:
-        """Reject a bandwidth below the largest upload that a client may need: its updates would never arrive (1r2)."""
+        """Reject a bandwidth below the largest upload of a client: its updates could never be sent (1r2)."""
         if self.bandwidth < largest:
             raise InvalidInput(
                 "bandwidth",
@@ -48,7 +48,7 @@ class Fleet:
 
 
 def require_budgets(catalogue: Catalogue, budgets: Integers) -> None:
-    """Reject a dictionary of one model, and a budget below (a2)."""
+    """Reject a dictionary of one model, and budgets that violate (a2)."""
     if len(catalogue) < 2:
         raise InvalidInput("models", len(catalogue), "selection needs a dictionary of at least 2 models")
     least = smallest_budget(catalogue.storage)

@@ -1,4 +1,4 @@
-"""The client half of policies whose server decides what is held and what predicts."""
+"""The client half of policies whose server decides which models clients hold and predict with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ofms.core.typing import Floats, Integers
 
 @dataclass(frozen=True)
 class FollowerClient:
-    """Asks for nothing, and holds and predicts as granted."""
+    """Request nothing; hold and predict with what is granted."""
 
     def start(self, catalogue: Catalogue, budgets: Integers) -> None:
         return None
@@ -24,7 +24,7 @@ class FollowerClient:
 
     def plan(self, state: None, grants: Grants) -> tuple[None, Plan]:
         if grants.prediction_weights is None:
-            raise ValueError("a policy whose clients follow must grant prediction weights")
+            raise ValueError("with FollowerClient, the server must grant prediction weights")
         certain = np.ones(grants.held.shape)
         weight = importance_weights(grants.held, certain, grants.uploads, grants.groups)
         return None, Plan(grants.held, grants.prediction_weights, certain, weight)

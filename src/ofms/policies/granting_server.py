@@ -1,4 +1,4 @@
-"""The server half of policies whose clients choose what they hold."""
+"""The server half of policies whose clients choose the models that they hold."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ofms.policies.settings import ServerStep
 
 @dataclass(frozen=True)
 class GrantingServer:
-    """Grants what was asked for, and averages the updates.
+    """Grant what was requested, and average the updates.
 
-    `server_step` is the multiplier of (3r2)'s 1/N mean: `N` for the sum of the clients' steps.
+    `server_step` multiplies the 1/N mean of (3r2): `N` for the sum of the clients' steps.
     """
 
     server_step: ServerStep = 0.0

@@ -1,4 +1,4 @@
-"""How a client fine-tunes the models that it holds, as plain data; `ofms.compute` implements it."""
+"""Descriptions of how a client fine-tunes the models that it holds; `ofms.compute` implements them."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ LocalUpdate = GradientStep | Epochs | Adapted
 
 
 def copies_held(local: LocalUpdate | None) -> int:
-    """How many copies of a held model a client keeps: two where it predicts with an adapted one."""
+    """Copies that a client keeps of a held model: two if it predicts with an adapted copy."""
     return 1 if local is None else local.copies
 
 
 def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
-    """The samples on which clients fine-tune in an exchange, or None where they do not."""
+    """The samples on which clients fine-tune in an exchange, or None if they do not fine-tune."""
     if local is None or local.rate == 0:
         return None
     window = tuning_window(schedule.span(exchange), local.window, local.warm_up)
@@ -66,7 +66,7 @@ def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: in
 
 
 def adaptation_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
-    """The past samples to which clients adapt before an exchange's predictions, or None where they do not."""
+    """The past samples to which clients adapt before they predict in an exchange, or None if they do not adapt."""
     first = schedule.span(exchange)[0]
     if not isinstance(local, Adapted) or first < local.warm_up:
         return None

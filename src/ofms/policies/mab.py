@@ -1,4 +1,4 @@
-"""MAB: one Exp3 at the server over all models; its choice goes to every client. No fine-tuning."""
+"""MAB: one Exp3 over all models, run by the server; its choice goes to every client. No fine-tuning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ofms.policies.settings import LossBound, Rate, Share
 
 @dataclass(frozen=True)
 class Settings:
-    """Exp3's open settings.
+    """Settings that the paper leaves open.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class State:
 
 @dataclass(frozen=True)
 class Server:
-    """Exp3: draw a model, grant it to all, learn from the clients' mean loss."""
+    """Draw a model, grant it to all clients, learn from their mean loss by Exp3."""
 
     learning_rate: float
     exploration: float
@@ -66,7 +66,7 @@ class Server:
 
     def learn(self, state: State, reports: Reports, clients: int) -> tuple[State, float]:
         if reports.losses is None:
-            raise ValueError("MAB's server learns from reported losses, and there are none")
+            raise ValueError("MAB's server learns from reported losses; the reports have none")
         estimates = np.zeros(state.pmf.size)
         estimates[state.chosen] = reports.losses[:, state.chosen].mean() / state.pmf[state.chosen]
         return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates)), 0.0

@@ -1,4 +1,4 @@
-"""Non-Fed-OMS: every client keeps a fixed subset that fits, and chooses among it by Exp3. No fine-tuning."""
+"""Non-Fed-OMS: every client holds a fixed subset that fits its memory and chooses from it by Exp3. No fine-tuning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ofms.policies.subsets import Subset, require_subset
 
 @dataclass(frozen=True)
 class Settings:
-    """What the paper leaves open.
+    """Settings that the paper leaves open.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class Settings:
     exploration
         γ: the share of uniform draws mixed into the PMF.
     feedback
-        `one`: only the loss of the model that predicted is observed, as in Exp3. `all`: those of all stored models.
+        `one`: only the loss of the model that predicted is observed, as in Exp3. `all`: those of all held models.
     subset
         `random`: one for each client; `first`: the first models that fit; or a list of names or indices.
     loss_bound
@@ -49,7 +49,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         loss_bound=settings.loss_bound,
         observes=client.observes,
         expected_weights=lambda state, server: state.pmf,
-        not_covered="its regret is against the best of its own subset only",
+        not_covered="its guarantee holds only against the best model of its own subset",
     )
 
 

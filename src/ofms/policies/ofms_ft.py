@@ -1,7 +1,7 @@
 """OFMS-FT: online federated model selection and fine-tuning (alg:6 of the paper).
 
-A client draws a model from its weights, fills its memory with a random cluster of the others, predicts with the drawn
-one and learns from the losses of all it holds. One random group of clients uploads its fine-tuned models.
+A client draws a model from its weights, fills its memory with a random cluster of the other models, predicts with the
+drawn one and learns from the losses of all models that it holds. One random group of clients uploads its updates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ofms.policies.settings import Count, LossBound, Positive, Rate, Round, Serv
 
 @dataclass(frozen=True)
 class Settings:
-    """What the paper leaves open.
+    """Settings that the paper leaves open.
 
     Attributes
     ----------
@@ -35,13 +35,13 @@ class Settings:
     fine_tuning_rate
         η_f: likewise; 0 freezes the dictionary.
     server_step
-        The multiplier of (3r2)'s 1/N mean: 1 as written; `N` for the sum, as in the published figures.
+        Multiplies the 1/N mean of (3r2): 1 as in the paper's text; `N` for the sum, as in its experiments.
     importance_cap
-        The largest 1/q in the weight of a gradient; None for no cap.
+        Cap on 1/q in the weight of a gradient; None for no cap.
     loss_bound
-        How selection losses are bounded to [0, 1]: `clip`, `saturate`, or `raw` for not at all.
+        How selection losses are bounded to [0, 1]: `clip`, `saturate`, or `raw` for no bound.
     window
-        How many samples the fine-tuning loss averages: 1 is the current one, as in (2r2).
+        Number of samples that the fine-tuning loss averages: with 1, the current one as in (2r2).
     warm_up
         The first round that fine-tunes.
     """
@@ -57,7 +57,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """[N, K] cumulative loss estimates, and what was drawn for the current exchange."""
+    """[N, K] cumulative loss estimates, and the draw of the current exchange."""
 
     table: PartitionTable
     learning_rate: Floats

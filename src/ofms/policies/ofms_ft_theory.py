@@ -1,4 +1,4 @@
-"""What the theorems say for a fleet that runs OFMS-FT: clusters, tuned rates, bounds."""
+"""The theorems applied to a fleet that runs OFMS-FT: clusters, tuned rates, bounds."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def client_bounds(rates: Floats, fleet: Fleet, table: PartitionTable) -> list[re
 def client_bound(
     loss_bound: LossBound, rates: Floats, fleet: Fleet, table: PartitionTable
 ) -> tuple[Floats | None, str]:
-    """[N] the sharper bound for each client; or None, and why the theorems do not cover it."""
+    """[N] the sharp bound for each client; or None, and why the theorems do not apply."""
     if loss_bound == "raw":
         return None, "the selection loss is not bounded (a1)"
     if rates.min() == 0:
@@ -78,13 +78,13 @@ def client_bound(
 
 
 def server_not_covered(settings: Settings) -> str:
-    """Why the theorems do not bound the server's regret with these settings; empty where they do."""
+    """Why the theorems do not bound the server's regret with these settings; empty if they do."""
     reasons = {
         "the selection loss is not bounded (a1)": settings.loss_bound == "raw",
         "the importance weights are capped": settings.importance_cap is not None,
-        "the fine-tuning loss is a window's": settings.window != 1,
+        "the fine-tuning loss averages a window": settings.window != 1,
         "the first rounds do not fine-tune": settings.warm_up != 0,
-        "the server's step is not the mean of (3r2)": settings.server_step != 1,
+        "the server does not apply the mean of (3r2)": settings.server_step != 1,
     }
     return ", ".join(reason for reason, applies in reasons.items() if applies)
 

@@ -1,7 +1,7 @@
-"""PerFedAvg: one pre-trained model as the start from which each client adapts its own copy.
+"""PerFedAvg: one pre-trained model, of which each client adapts its own copy.
 
 A client takes a gradient step on its recent samples and predicts with the adapted copy. The shared parameters move by
-the gradient at the adapted point (the first-order form): half of a batch adapts, the other half gives the gradient.
+the gradient at the adapted point (the first-order form): half of a batch adapts, the other half yields the gradient.
 
 References
 ----------
@@ -24,24 +24,24 @@ from ofms.policies.single_model_server import single_model_server, weight_on
 
 @dataclass(frozen=True)
 class Settings:
-    """PerFedAvg's open settings.
+    """Settings that the paper leaves open.
 
     Attributes
     ----------
     model
-        Which model of the dictionary, by name or index.
+        The model, by name or index.
     local_rate
-        The rate of the meta-gradient's step.
+        Step size of the meta-gradient.
     adaptation_rate
-        The rate of the adaptation step.
+        Step size of the adaptation.
     epochs, batch_size
-        Passes over the window, and samples in a batch.
+        Passes over the window, and samples per batch.
     window, warm_up
-        How many samples a client keeps, and the first round that adapts and fine-tunes.
+        Number of samples that a client keeps, and the first round that adapts and fine-tunes.
     upload_groups
-        The number of groups, of which one uploads: from the bandwidth where it is left out; 1 for all.
+        Number of groups, one of which uploads; derived from the bandwidth if None. With 1, all clients upload.
     loss_bound
-        As in OFMS-FT; it matters for regret alone.
+        As in OFMS-FT; it affects the measured regret only.
     """
 
     model: int | str = 0

@@ -1,7 +1,7 @@
-"""What a policy is made of: a client half, a server half, and how clients fine-tune.
+"""The parts of a policy: a client half, a server half, and how clients fine-tune.
 
-A half is a pure function of its state: state and arrays in, state and arrays out. It sees only its arguments; losses of
-models that a client does not hold never reach it. `ofms.policies.session` keeps client numbers, versions, exchange
+A half is pure: state and arrays in, state and arrays out. It sees only its arguments; losses of models that a client
+does not hold never reach it. `ofms.policies.session` keeps client numbers, versions, exchange
 numbers and messages, so the same halves run N clients at once in the simulator, one at a time in the loopback, and on a
 device.
 """
@@ -23,22 +23,22 @@ State = TypeVar("State")
 
 
 class ClientHalf(Protocol[State]):
-    """What runs on the devices: a frozen dataclass of plain values, which a server sends to them.
+    """The part that runs on devices: a frozen dataclass of plain values, which the server sends to them.
 
     Arrays have a leading client axis; a device is the case N = 1. A state is a dataclass of arrays and plain values, or
     None.
     """
 
     def start(self, catalogue: Catalogue, budgets: Integers) -> State:
-        """The state of clients with [N] budgets that have seen nothing yet."""
+        """The initial state of clients with [N] budgets."""
         ...
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags | None]:
-        """[N, K] the models that clients ask for until the next exchange; None where the server decides."""
+        """[N, K] the models that clients request until the next exchange; None if the server decides."""
         ...
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
-        """Decide with which weights the granted models predict and are fine-tuned."""
+        """Set the weights with which the granted models predict and are fine-tuned."""
         ...
 
     def learn(self, state: State, plan: Plan, losses: Floats) -> State:
@@ -50,35 +50,35 @@ class ClientHalf(Protocol[State]):
 
 
 class ServerHalf(Protocol[State]):
-    """What runs on the server."""
+    """The part that runs on the server."""
 
     def start(self, catalogue: Catalogue) -> State:
         """The state before the first exchange."""
         ...
 
     def grant(self, state: State, wanted: Flags, draws: Draws) -> tuple[State, Flags, Floats | None]:
-        """[N, K] what clients hold, given what they asked for; [N, K] prediction weights where the server decides."""
+        """[N, K] models that clients hold, given their requests; [N, K] prediction weights if the server sets them."""
         ...
 
     def learn(self, state: State, reports: Reports, clients: int) -> tuple[State, Floats | float]:
-        """Learn from the reports; the step (by model, or one for all) along the summed updates of `clients` clients."""
+        """Learn from the reports; return the step (per model, or one for all) along the clients' summed updates."""
         ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClientPolicy:
-    """What a device knows of a policy.
+    """The part of a policy that a device knows.
 
     Attributes
     ----------
     local
-        How a client fine-tunes what it holds, or None where it does not.
+        How a client fine-tunes the models that it holds; None for no fine-tuning.
     loss_bound
-        How the task's loss becomes the loss of selection and regret.
+        How the task's loss is bounded for selection and regret.
     observes
-        Whose losses a client observes: all models `held`, or the `predicting` ones alone.
+        The models whose losses a client observes: all `held` ones, or only the `predicting` ones.
     reports_losses
-        Whether clients report losses, from which the server learns.
+        Whether clients report losses for the server to learn from.
     """
 
     client: ClientHalf[Any]
@@ -99,10 +99,10 @@ class Policy(ClientPolicy):
     Attributes
     ----------
     expected_weights
-        [N, K] or [1, K] expected prediction weights from both states, before the exchange is learnt from: for measuring
-        regret alone.
+        [N, K] or [1, K] expected prediction weights from both states, before they learn from the exchange; only for
+        measuring regret.
     upload_groups
-        The number of upload groups, whatever the bandwidth is; None to derive it from the bandwidth.
+        Number of upload groups, regardless of the bandwidth; None to derive it from the bandwidth.
     bound
         [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
     """
@@ -117,7 +117,7 @@ class Policy(ClientPolicy):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a policy's module offers: its settings, the class of its client half, and how it is built for a fleet."""
+    """What a policy's module exports: its settings, the class of its client half, and its builder for a fleet."""
 
     settings: type[Any]
     client: type[Any]

@@ -12,7 +12,7 @@ RateByBudget = dict[int, float]
 
 
 def rates_of(rates: RateByBudget, budgets: Integers) -> Floats:
-    """[N] η of clients with some budgets.
+    """[N] η of clients with [N] budgets.
 
     >>> rates_of({30: 0.1, 50: 0.2}, np.array([50, 30, 50]))
     array([0.2, 0.1, 0.2])

@@ -1,4 +1,4 @@
-"""Policies by name: a built-in one, or the user's own as `package.module:name`, an `Algorithm`."""
+"""Policies by name: a built-in one, or `package.module:name` of a user-defined `Algorithm`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OURS = Trust(("ofms.policies",))
 
 
 def load_algorithm(policy: str, trust: Trust = NO_TRUST) -> Algorithm:
-    """A policy's settings, client and builder; imported only where it is built in or trusted."""
+    """A policy's settings, client and builder; imported only if it is built in or trusted."""
     require_policy_name("policy", policy)
     ours = policy in MODULES
     found = load_object(MODULES.get(policy, policy), field="policy", trusted=_OURS if ours else trust)
@@ -28,13 +28,13 @@ def load_algorithm(policy: str, trust: Trust = NO_TRUST) -> Algorithm:
 
 
 def require_policy_name(field: str, policy: str) -> None:
-    """Refuse what is neither a built-in policy nor a reference; nothing is imported."""
+    """Reject a name that is neither a built-in policy nor a reference; nothing is imported."""
     if policy not in MODULES and not is_reference(policy):
         raise InvalidInput(field, policy, f"use one of {', '.join(MODULES)}, or your own as {SYNTAX}")
 
 
 def trust_in(policy: str) -> Trust:
-    """The trust in a policy that the user names in a command or a call: its module, if it is the user's own."""
+    """Trust in the module of a user-defined policy that was named in a command or a call."""
     return trust_of(module_of(policy)) if is_reference(policy) else NO_TRUST
 
 
@@ -58,7 +58,7 @@ def policy_summary(policy: str) -> str:
 
 
 def build_policy(policy: str, settings: Any, fleet: Fleet, trust: Trust = NO_TRUST) -> Policy:
-    """A policy for a fleet, once its settings and the fleet's budgets are checked."""
+    """Check a policy's settings and the fleet's budgets, then build the policy."""
     require_budgets(fleet.catalogue, fleet.budgets)
     check_settings(settings)
     return replace(load_algorithm(policy, trust).build(settings, fleet), name=policy)

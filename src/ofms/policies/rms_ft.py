@@ -1,4 +1,4 @@
-"""RMS-FT: a uniformly random subset that fits, a random member of it predicts, all of it is fine-tuned."""
+"""RMS-FT: every client holds and fine-tunes a random subset that fits its memory; a random model of it predicts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ GradientWeight = Literal["one", "inverse"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the paper leaves open.
+    """Settings that the paper leaves open.
 
     Attributes
     ----------
     gradient_weight
-        `one`: a held model's gradient counts once. `inverse`: K over the number of held models times, as an importance
-        weight would make it.
+        `one`: a held model's gradient has weight 1. `inverse`: K over the number of held models, an importance weight.
     fine_tuning_rate, server_step, window, warm_up, loss_bound
         As in OFMS-FT.
     """
@@ -45,7 +44,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What clients drew for the current exchange, and what their memory is."""
+    """The clients' draws for the current exchange, and their budgets."""
 
     storage: Integers
     budgets: Integers
@@ -55,7 +54,7 @@ class State:
 
 @dataclass(frozen=True)
 class Client:
-    """Draws a new subset in every exchange and learns nothing."""
+    """Draw a new subset in every exchange; learn nothing."""
 
     gradient_weight: GradientWeight
 

@@ -1,7 +1,7 @@
-"""A policy in operation: who holds which version, which exchange it is, and the messages between clients and server.
+"""A running policy: versions held, the current exchange, and the messages between clients and server.
 
 `ClientSession` and `ServerSession` wrap the two halves of a policy. They are stateless: states are immutable records,
-passed in and returned, so that they can be saved, sent and compared.
+passed in and returned, so they can be saved, sent and compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ClientState:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """[K] versions of the models, how many clients take part in the exchange, and the policy's own state."""
+    """[K] versions of the models, the number of clients in the exchange, and the policy's own state."""
 
     version: Integers
     clients: int
@@ -48,13 +48,13 @@ class ClientSession:
     schedule: Schedule
 
     def join(self, catalogue: Catalogue, budgets: Integers, clients: Integers) -> ClientState:
-        """The state of clients that have seen nothing yet."""
+        """The initial state of clients."""
         require_budgets(catalogue, budgets)
         nothing = np.full((clients.size, len(catalogue)), -1)
         return ClientState(clients, nothing, 0, self.policy.client.start(catalogue, budgets))
 
     def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
-        """Ask for the models to hold until the next exchange."""
+        """Request the models to hold until the next exchange."""
         own, wanted = self.policy.client.select(state.policy, draws.of(state.client))
         if wanted is None:
             wanted = np.zeros(state.held_version.shape, dtype=np.bool_)
@@ -62,7 +62,7 @@ class ClientSession:
         return state, Requests(draws.exchange, state.client, wanted, state.held_version)
 
     def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
-        """Hold what is granted, and decide with which weights it predicts and is fine-tuned."""
+        """Hold the granted models, and set the weights with which they predict and are fine-tuned."""
         held_version = np.where(grants.held, grants.version, -1)
         if tuning_window_of(self.policy.local, self.schedule, grants.exchange) is None:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
@@ -90,7 +90,7 @@ class ServerSession:
         return ServerState(self.catalogue.version, 0, self.policy.server.start(self.catalogue))
 
     def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
-        """Decide what each client holds; where clients fine-tune, draw the group that uploads."""
+        """Decide which models each client holds; if clients fine-tune, draw the group that uploads."""
         own, held, prediction_weights = self.policy.server.grant(state.policy, requests.wanted, draws)
         groups = self._draw_group(held, draws)
         grants = Grants(
@@ -106,13 +106,13 @@ class ServerSession:
         return replace(state, clients=requests.client.size, policy=own), grants
 
     def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:
-        """Learn from the reports; [K] the step along each model's summed updates. Updated models get new versions."""
+        """Learn from the reports; return [K] steps along the summed updates. Updated models get new versions."""
         own, step = self.policy.server.learn(state.policy, reports, state.clients)
         version = state.version + reports.updated.any(axis=0)
         return replace(state, version=version, policy=own), np.broadcast_to(np.asarray(step, np.float64), version.shape)
 
     def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
-        """alg:6, steps 12 to 14; None where the policy does not fine-tune."""
+        """alg:6, steps 12 to 14; None if the policy does not fine-tune."""
         if self.policy.local is None:
             return None
         needs, bandwidth = upload_needs(held, self.catalogue.upload), self.bandwidth

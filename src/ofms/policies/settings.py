@@ -1,4 +1,4 @@
-"""Types of settings, and their check: a wrong value is rejected by name, with what is possible.
+"""Types of settings, and their validation: an error names the setting and the allowed values.
 
 A policy's settings are a frozen dataclass. Choices are `Literal` types, ranges are annotations:
 
@@ -29,7 +29,7 @@ from ofms.core.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `least` to `most`; `above` leaves out `least` itself."""
+    """Numbers from `least` to `most`; `above` excludes `least` itself."""
 
     least: float
     most: float = math.inf
@@ -56,7 +56,7 @@ Rate = float | str
 
 
 def check_settings(settings: Any) -> None:
-    """Reject a setting that is none of its type's choices, or outside its range."""
+    """Reject a setting that is not one of its choices, or is out of range."""
     for name, kind in get_type_hints(type(settings), include_extras=True).items():
         value = getattr(settings, name)
         if not _fits(value, kind):
@@ -72,7 +72,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if parts := members_of(kind):
         return any(_fits(value, part) for part in parts)
     if kind in (int, float):
-        # NumPy's numbers have no common base with Python's; a flag is no number.
+        # NumPy's numbers share no base class with Python's; a bool is not accepted as a number.
         return not isinstance(value, bool | str) and hasattr(value, "__index__" if kind is int else "__float__")
     if get_origin(kind) is list:
         return isinstance(value, list | tuple)

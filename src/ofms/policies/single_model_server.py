@@ -15,10 +15,9 @@ from ofms.policies.fleet import Fleet
 
 @dataclass(frozen=True)
 class SingleModelServer:
-    """Grants one model to all clients and averages their updates.
+    """Grant one model to all clients and average their updates.
 
-    The updates of the group that uploads count α times and are divided by N, so that their expectation is the mean over
-    all clients.
+    The updates of the uploading group have weight α/N, so that their expected sum is the mean over all clients.
     """
 
     model: int
@@ -47,7 +46,7 @@ def find_model(catalogue: Catalogue, model: int | str) -> int:
 def single_model_server(
     fleet: Fleet, model: int | str, *, upload_groups: int | None, copies: int = 1
 ) -> SingleModelServer:
-    """The server half for a fleet; its budgets must hold `copies` of the model."""
+    """The server half for a fleet; every budget must hold `copies` of the model."""
     index = find_model(fleet.catalogue, model)
     needed = copies * int(fleet.catalogue.storage[index])
     if fleet.budgets.min() < needed:

@@ -1,4 +1,4 @@
-"""Subsets of models that fit a budget: random ones, the first ones, or named ones."""
+"""Subsets of models that fit a budget: random, the first ones, or a given list."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Subset = Literal["random", "first"] | list[int | str]
 
 
 def fill_budgets(priority: Floats, storage: Integers, budgets: Integers) -> Flags:
-    """[N, K] what fits: models by increasing [N, K] priority, each taken where there is still room for it.
+    """[N, K] models that fit: taken by increasing [N, K] priority, each if there is still room for it.
 
-    With equal costs and random priorities every subset of the size that fits is as likely as any other.
+    With equal costs and random priorities, all subsets of the size that fits are equally likely.
 
     >>> fill_budgets(np.array([[0.3, 0.1, 0.2]]), np.array([2, 3, 2]), np.array([5])).tolist()
     [[False, True, True]]
@@ -40,7 +40,7 @@ def random_subset(storage: Integers, budgets: Integers, draws: ClientDraws) -> F
 
 
 def fixed_subset(subset: Subset, catalogue: Catalogue, budgets: Integers) -> Flags | None:
-    """[N, K] a subset that needs no draw: the `first` models that fit, or those of a list; None for a random one."""
+    """[N, K] a subset without randomness: the `first` models that fit, or a given list; None for a random one."""
     shape = (budgets.size, len(catalogue))
     if subset == "random":
         return None
@@ -85,7 +85,7 @@ def require_subset(subset: Subset, catalogue: Catalogue, budgets: Integers) -> N
 
 
 def largest_upload(subset: Subset, catalogue: Catalogue, budget: int) -> int:
-    """The most that a client with this subset may have to upload."""
+    """The largest possible upload of a client with this subset."""
     if isinstance(subset, str):
         return most_upload(catalogue, budget)
     return int(catalogue.upload[named_subset(subset, catalogue)].sum())

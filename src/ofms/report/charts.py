@@ -19,7 +19,7 @@ _MOST_POINTS = 400
 
 
 def regret_chart(runs: Sequence[Result]) -> str:
-    """Average regret over rounds; a triangle marks the bound at the last round where the theorems cover the run."""
+    """Average regret over rounds; a triangle marks the bound at the last round if the theorems cover the run."""
     shown = [run for run in runs if run.hindsight]
 
     def draw(axes: Axes) -> None:
@@ -123,7 +123,7 @@ def _has_frozen(run: Result) -> bool:
 
 
 def _sampled(run: Result, name: str) -> AnyArray:
-    """A column at no more rounds than a chart can show."""
+    """A column, sampled at as many rounds as a chart can show."""
     values = run.rounds[name]
     sampled: AnyArray = values[np.unique(np.linspace(0, len(values) - 1, min(len(values), _MOST_POINTS)).astype(int))]
     return sampled

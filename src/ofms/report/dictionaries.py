@@ -16,7 +16,7 @@ _BUDGETS_SHOWN = (2, 3, 5, 10)
 
 
 def describe_dictionary(dictionary: Dictionary) -> dict[str, Any]:
-    """Models, costs, the smallest budget, and the number of clusters for some budgets."""
+    """Models, costs, the smallest budget, and the number of clusters for several budgets."""
     catalogue = dictionary.catalogue()
     largest = int(catalogue.storage.max())
     least = smallest_budget(catalogue.storage)

@@ -24,13 +24,13 @@ _MOST_CLIENTS = 10
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the page of some runs: into the folder of a single run, the current one for several, or to `out`."""
+    """Write the page of one or several runs to `out`; by default into a single run's folder, or the current one."""
     if not folders:
-        raise InvalidInput("run", "none", "there is no run's folder to show; name one")
+        raise InvalidInput("run", "none", "name at least one run's folder")
     runs = [Result.load(folder) for folder in folders]
     for run, folder in zip(runs, folders, strict=True):
         if run.folder is None:
-            raise InvalidInput("run", folder, "a cell keeps too little for a page; name a run's folder")
+            raise InvalidInput("run", folder, "a cell stores too little for a page; name a run's folder")
     metrics = {run.metric for run in runs}
     if len(metrics) > 1:
         raise InvalidInput(
@@ -47,7 +47,7 @@ def render(runs: Sequence[Result]) -> str:
     try:
         from jinja2 import Environment
     except ImportError:
-        raise InvalidInput("report", NAME, "it needs Jinja2: pip install 'ofms[experiments]'") from None
+        raise InvalidInput("report", NAME, "it requires Jinja2: pip install 'ofms[experiments]'") from None
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(resources.files("ofms.report").joinpath("report.html.j2").read_text("utf-8"))
     first = runs[0].config
@@ -105,10 +105,10 @@ def figures_table(runs: Sequence[Result]) -> Table:
     notes = ["Mean ± standard deviation over clients."]
     reasons = sorted({str(run.figures["not_covered"]) for run in runs if run.figures["not_covered"]})
     if reasons:
-        notes.append(f"Why a bound is missing: {'; '.join(reasons)}.")
+        notes.append(f"Missing bounds: {'; '.join(reasons)}.")
     if len(runs) > 1:
         best = max if metric == "accuracy" else min
-        notes.insert(0, f"Best by its mean: {best(runs, key=lambda run: run.mean).name}.")
+        notes.insert(0, f"Best mean: {best(runs, key=lambda run: run.mean).name}.")
     return Table("runs", "Figures", header, rows, notes=notes)
 
 
@@ -125,7 +125,7 @@ def _sections(runs: Sequence[Result]) -> list[dict[str, Any]]:
         },
         {
             "title": "Fine-tuning",
-            "text": "Compared with the same choices on the initial dictionary; and the groups that share the uplink.",
+            "text": "Compared with the same choices on the initial dictionary; and the number of upload groups.",
             "charts": [
                 ("Gain over the frozen dictionary", charts.gain_chart(runs)),
                 ("Upload groups", charts.groups_chart(runs)),
@@ -133,7 +133,7 @@ def _sections(runs: Sequence[Result]) -> list[dict[str, Any]]:
         },
         {
             "title": "Memory and bandwidth",
-            "text": "A model whose newest version a client holds is not sent again.",
+            "text": "Models are sent only to clients that do not hold their newest version.",
             "charts": [("Memory", charts.memory_chart(runs)), ("Bytes", charts.bytes_chart(runs))],
         },
     ]
@@ -172,7 +172,7 @@ def _model_names(run: Result) -> list[str]:
 
 
 def _with_distinct_names(runs: list[Result]) -> list[Result]:
-    """Name runs by their policies where those differ, otherwise by their folders, numbered where those repeat."""
+    """Name runs by their policies if these differ, otherwise by their folders, with numbers for repeated names."""
     policies = [run.config.policy for run in runs]
     if len(set(policies)) == len(runs) > 1:
         return [replace(run, name=run.config.policy) for run in runs]

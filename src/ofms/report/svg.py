@@ -1,4 +1,4 @@
-"""Charts as SVG elements of a page; text and axes take the page's colour."""
+"""Charts as SVG elements of a page; text and axes inherit the page's colour."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Drawn in this colour, then replaced by the page's own.
+# Placeholder colour, replaced by the page's own.
 INK = "#010203"
 
 
 def line_chart(draw: Callable[[Axes], None], name: str, *, legend: bool) -> str:
-    """A chart over rounds, drawn by a function on its axes."""
+    """A chart over rounds, drawn by a function of its axes."""
     figure = new_figure(6.4, 3.4)
     axes = figure.subplots()
     draw(axes)

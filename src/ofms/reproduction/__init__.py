@@ -1,1 +1,1 @@
-"""The paper's tables and figure, run again cell by cell, beside the published figures."""
+"""Reproduce the paper's tables and figure cell by cell, next to the published figures."""

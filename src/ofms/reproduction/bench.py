@@ -1,4 +1,4 @@
-"""Which cells a table shows, how many of them, and the sections that hold tables."""
+"""The cells of a table, their size and number of seeds, and sections of tables and charts."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ IMAGE_SETS = ("mnist", "cifar10")
 
 
 def title_of(experiment: str) -> str:
-    """The title of a column; for a user's own experiment, its file's name."""
+    """The title of a column; for a user-defined experiment, its file's name."""
     return TITLES.get(experiment, Path(experiment).stem)
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run: the paper's size, or a smaller one that takes minutes."""
+    """The size of runs: the paper's, or a smaller one that takes minutes."""
 
     quick: bool = False
     seeds: int | None = None
@@ -113,6 +113,6 @@ def columns_here() -> list[str]:
     """The paper's four datasets, with synthetic wave farms if the real ones are missing."""
     if not any((data_folder() / "wec" / name).exists() for name in WEC_FILES):
         return ["cifar10", "mnist", "air", "wec-synthetic"]
-    # Reject damaged files here, so that synthetic figures are never taken for real ones.
+    # Reject damaged files here, so that synthetic data never replaces real data unnoticed.
     load_dataset("wec").check()
     return ["cifar10", "mnist", "air", "wec"]

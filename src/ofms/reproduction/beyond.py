@@ -1,4 +1,4 @@
-"""Measurements beyond the paper's: which cells each table shows."""
+"""Measurements beyond the paper's: the cells of each table."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def gain(bench: Bench) -> Section:
 
 
 def _change(before: list[Result], after: list[Result], key: str) -> str:
-    """A figure of some runs, then of others."""
+    """A figure before and after a change."""
     if not before or not after:
         return "–"
     return " → ".join(f"{mean_figure(results, key):.2f}" for results in (before, after))

@@ -1,4 +1,4 @@
-"""Cells: one run each, kept in a file named after its configuration, so that it is never run twice."""
+"""Cells: one run each, stored in a file named after its configuration, so that it is never run twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OPTIONS = ("preset", "budget", "bandwidth", "clients", "rounds")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: an experiment, a policy, a seed, and what differs from the experiment's own settings."""
+    """One run: an experiment, a policy, a seed, and deviations from the experiment's settings."""
 
     experiment: str
     policy: str = "ofms-ft"
@@ -40,7 +40,7 @@ class Cell:
     loopback: bool = False
 
     def command(self, models: str | None = None, trust: Iterable[str] = ()) -> str:
-        """The command that runs it alone, quoted for a shell.
+        """The command that runs this cell, quoted for a shell.
 
         >>> Cell("air", given={"rounds": 20, "learning_rate": "10/sqrt(T)"}).command()
         "ofms run air --policy ofms-ft --seed 0 --rounds 20 --set 'learning_rate=10/sqrt(T)'"
@@ -54,20 +54,20 @@ class Cell:
 
 
 class CellStore:
-    """Runs cells and keeps them in a folder.
+    """Run cells and store them in a folder.
 
     Parameters
     ----------
     models
         Dictionary folders by experiment; the other experiments use their own pre-trained dictionaries.
     prepare
-        Changes an experiment before its cells are run: a quick reproduction pre-trains less.
+        Changes an experiment before its cells are run; a quick reproduction pre-trains less.
     run
         Whether missing cells are run; otherwise they are left out.
     trust
-        Packages that may be imported besides those that an experiment's file trusts.
+        Packages that may be imported, in addition to those that an experiment's file trusts.
     keep_runs
-        Whether the folders of the runs are kept beside the cells, for a report.
+        Whether to keep the runs' folders next to the cells, for a report.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class CellStore:
         self._dictionaries: dict[str, tuple[Dictionary, str]] = {}
 
     def results(self, cells: Iterable[Cell]) -> list[Result]:
-        """The results of cells, in their order; missing ones are run, or left out."""
-        # Without its dictionary a cell has no key, and showing cells must not train one.
+        """The results of cells, in order; missing ones are run, or left out."""
+        # A cell's key needs its dictionary, and showing cells must not train one.
         cells = [cell for cell in cells if self.runs_missing or self.has_dictionary(cell.experiment)]
         missing = [cell for cell in cells if self.find(cell) is None] if self.runs_missing else []
         if missing:
@@ -137,7 +137,7 @@ class CellStore:
         return self._dictionaries[experiment]
 
     def run_folder(self, cell: Cell) -> Path:
-        """The folder of a cell's run, while it is running or where runs are kept."""
+        """The folder of a cell's run, during the run or if runs are kept."""
         return self.folder.parent / "runs" / self._path(cell).stem
 
     def _path(self, cell: Cell) -> Path:
@@ -151,10 +151,10 @@ class CellStore:
 
     def _run(self, cell: Cell) -> None:
         if not self.config(cell).hindsight:
-            raise InvalidInput("hindsight", False, "a cell reports regret; leave it on")
+            raise InvalidInput("hindsight", False, "a cell includes regret; leave it on")
         folder = self.run_folder(cell)
         if is_locked(folder):
-            raise InvalidInput("folder", folder, "another process runs this cell; wait for it, or stop it")
+            raise InvalidInput("folder", folder, "another process is running this cell; wait until it ends, or stop it")
         dictionary, _ = self.dictionary(cell.experiment)
         options: dict[str, Any] = {
             "models": dictionary,
@@ -179,8 +179,8 @@ class CellStore:
                 )
         except RunInterrupted as interruption:
             reason = str(interruption).partition(";")[0]
-            again = f"{cell.experiment}, {cell.policy}: {reason}; the same command continues from there"
-            raise RunInterrupted(again) from None
+            message = f"{cell.experiment}, {cell.policy}: {reason}; the same command resumes it"
+            raise RunInterrupted(message) from None
         command = cell.command("DIR" if cell.experiment in self.models else None, self.trust.packages)
         write_cell(result, self._path(cell), config=self.config(cell), command=command)
         if not self._keep_runs:
@@ -189,7 +189,7 @@ class CellStore:
                 folder.parent.rmdir()
 
     def _resume(self, folder: Path, options: dict[str, Any]) -> Result | None:
-        """Resume an interrupted run; None where its checkpoint cannot be used, as of another version."""
+        """Resume an interrupted run; None if its checkpoint cannot be used, for example one of another version."""
         try:
             unfinished_run(folder)
         except InvalidInput:

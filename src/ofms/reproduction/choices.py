@@ -1,4 +1,4 @@
-"""Choices that the paper leaves open for its baselines, each of them run."""
+"""Variants of the choices that the paper leaves open for its baselines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMN = "air"
 
 
 class _Choice(NamedTuple):
-    """One choice and its variants; those that take long are run with the first seed only."""
+    """One choice and its variants; slow ones are run with the first seed only."""
 
     label: str
     variants: list[dict[str, Any]]
@@ -68,7 +68,7 @@ def _figures(found: Sequence[Result], published: float) -> list[str]:
 
 
 def _choices_of(policy: str, models: int) -> list[_Choice]:
-    one_model = [
+    single_model = [
         _Choice(f"each of the {models} models", [{"model": model} for model in range(models)], True),
         _Choice("batch sizes 1, 10, 32, 51", [{"batch_size": size} for size in (1, 10, 32, 51)], True),
         _Choice("all upload, or half of the clients", [{"upload_groups": groups} for groups in (1, 2)], True),
@@ -90,9 +90,9 @@ def _choices_of(policy: str, models: int) -> list[_Choice]:
             _Choice("gradients divided by the share held", [{"gradient_weight": "inverse"}]),
             servers_mean,
         ],
-        "fed-omd": one_model,
+        "fed-omd": single_model,
         "perfedavg": [
-            *one_model,
+            *single_model,
             _Choice("adaptation rates 0.0001, 0.001, 0.01", [{"adaptation_rate": rate} for rate in rates], True),
         ],
     }

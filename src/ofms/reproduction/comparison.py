@@ -34,7 +34,7 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
     known = {name: setting_names(name, trust_in(name)) | RUN_FIELDS for name in names}
     for key, value in given.items():
         if not any(key in each for each in known.values()):
-            raise InvalidInput(key, value, f"none of {', '.join(names)} has this setting")
+            raise InvalidInput(key, value, f"none of {', '.join(names)} has this setting; leave it out")
     runs = {
         (name, column): bench.runs(column, name, **{key: value for key, value in given.items() if key in known[name]})
         for column in bench.columns

@@ -1,7 +1,7 @@
-"""A problem that meets every assumption of the theorems, run on the policies' halves with NumPy alone.
+"""A problem that satisfies every assumption of the theorems, run on the policies' halves with NumPy only.
 
-Model k predicts θ_k·x from two features of its own choice; the loss is |θ·x - y| with ‖x‖ ≤ 1, |y| ≤ ½ and ‖θ‖ ≤ ½
-kept by projection, so that it lies in [0, 1], is convex, and its gradients have norm at most 1.
+Model k predicts θ_k·x from its own two features. The loss is |θ·x - y| with ‖x‖ ≤ 1, |y| ≤ ½ and ‖θ‖ ≤ ½ (by
+projection): it lies in [0, 1], is convex, and its gradients have norm at most 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ofms.policies.session import expected_weights, open_sessions
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """x [N, T, K, 2]: what each model sees of a sample; y [N, T]; the models' first parameters [K, 2]."""
+    """x [N, T, K, 2]: the features that each model sees; y [N, T]; the models' initial parameters [K, 2]."""
 
     x: Floats
     y: Floats
@@ -40,20 +40,20 @@ class Problem:
         return cls(x, y, project(random.normal(size=(models, 2))))
 
     def losses(self, step: int, parameters: Floats) -> Floats:
-        """[N, K]."""
+        """[N, K] losses."""
         losses: Floats = np.abs((self.x[:, step] * parameters).sum(axis=-1) - self.y[:, step, None])
         return losses
 
     def gradients(self, step: int, parameters: Floats) -> Floats:
         """[N, K, 2] subgradients."""
         sign = np.sign((self.x[:, step] * parameters).sum(axis=-1) - self.y[:, step, None])
-        slopes: Floats = sign[..., None] * self.x[:, step]
-        return slopes
+        gradients: Floats = sign[..., None] * self.x[:, step]
+        return gradients
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What the proofs speak of: [T, N, K] p, ℓ, L and update weights; [T+1, K, 2] parameters; [T] groups."""
+    """The quantities in the proofs: [T, N, K] p, ℓ, L and update weights; [T+1, K, 2] parameters; [T] groups."""
 
     pmf: Floats
     estimates: Floats
@@ -66,13 +66,13 @@ class Trace:
 
 
 def project(parameters: Floats) -> Floats:
-    """Onto the ball ‖θ‖ ≤ ½."""
+    """Project onto the ball ‖θ‖ ≤ ½."""
     inside: Floats = parameters / np.maximum(1, 2 * np.linalg.norm(parameters, axis=-1, keepdims=True))
     return inside
 
 
 def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected: bool = True) -> Trace:
-    """The protocol, exchange by exchange, with this problem's losses and gradient steps."""
+    """Run the policy exchange by exchange, with this problem's losses and gradient steps."""
     if not isinstance(policy.local, GradientStep):
         raise TypeError(f"{policy.name} does not fine-tune by gradient steps")
     clients = fleet.budgets.size
@@ -95,8 +95,8 @@ def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected:
         before = client.policy.cumulative_losses
         client, reports = client_session.learn(client, plan, np.where(plan.held, losses, np.nan))
         server, step = server_session.absorb(server, reports)
-        slopes = problem.gradients(exchange, parameters)
-        moved = parameters - step[:, None] * policy.local.rate * np.einsum("nk,nkd->kd", plan.update_weight, slopes)
+        gradients = problem.gradients(exchange, parameters)
+        moved = parameters - step[:, None] * policy.local.rate * np.einsum("nk,nkd->kd", plan.update_weight, gradients)
         parameters = project(moved) if projected else moved
         regret = regret.add((pmf * losses).sum(axis=1), losses)
         for name, value in (
@@ -104,7 +104,7 @@ def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected:
             ("estimates", client.policy.cumulative_losses - before),
             ("losses", losses),
             ("update_weight", plan.update_weight),
-            ("gradients", slopes),
+            ("gradients", gradients),
         ):
             history[name].append(value)
         path.append(parameters)

@@ -1,4 +1,4 @@
-"""Curves of the convex problem, kept beside the cells in files named after how they are computed."""
+"""Curves of the convex problem, stored next to the cells in files named after their inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _CurveFile(msgspec.Struct, frozen=True):
 
 
 class CurveStore:
-    """Computes curves and keeps them in a folder.
+    """Compute curves and store them in a folder.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class CurveStore:
         self.used: list[str] = []
 
     def find(self, name: str, made: Mapping[str, Any], compute: Callable[[], ServerCurve]) -> ServerCurve | None:
-        """A curve by what determines it; None where it is missing and nothing is computed."""
+        """The curve for given inputs; None if it is missing and not to be computed."""
         path = self.folder / f"{name}-{content_key(made)}.json"
         if not path.exists():
             if not self.runs_missing:
@@ -46,6 +46,6 @@ class CurveStore:
         try:
             found = msgspec.json.decode(path.read_bytes(), type=_CurveFile)
         except msgspec.DecodeError as error:
-            raise InvalidInput("cell", path, f"it is damaged ({error}); remove it to compute it again") from None
+            raise InvalidInput("cell", path, f"it is damaged ({error}); remove it and run it again") from None
         self.used.append(path.name)
         return ServerCurve(np.array(found.regret), found.bound)

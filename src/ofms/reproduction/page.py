@@ -34,13 +34,13 @@ def reproduce_targets(
     workers: int | None = None,
     echo: Callable[[str], None] = print,
 ) -> list[Section]:
-    """Reproduce one target, or `all` with a page; show and write each section as soon as it is complete."""
+    """Reproduce one target, or `all` with a page; print and write each section when it is complete."""
     if target != "all" and target not in TARGETS:
         raise InvalidInput("target", target, f"use one of {', '.join(TARGETS)}, or all")
     for name in (*columns, *(models or {})):
         load_experiment(name)
     folder = Path(out)
-    page = _page_beside(folder)
+    page = _page_path(folder)
     store = CellStore(
         folder / "cells",
         models=models,
@@ -74,7 +74,7 @@ def _unchanged(experiment: Experiment) -> Experiment:
 
 
 def _one_epoch(experiment: Experiment) -> Experiment:
-    """Pre-train for one epoch: for a quick look, not for figures. Digits take seconds anyway."""
+    """Pre-train for one epoch: for a quick check, not for figures. Digits take only seconds anyway."""
     if experiment.pretraining is None or experiment.dataset == "digits":
         return experiment
     return msgspec.structs.replace(experiment, pretraining=msgspec.structs.replace(experiment.pretraining, epochs=1))
@@ -98,11 +98,11 @@ def write_section(section: Section, folder: Path) -> None:
         draw_curves(figure.panels, paths, ylabel=figure.ylabel)
 
 
-def _page_beside(folder: Path) -> Path:
-    """The path of a folder's page: beside it, with its name."""
+def _page_path(folder: Path) -> Path:
+    """The path of a folder's page: next to it, with the same name."""
     whole = folder.resolve()
     if not whole.name:
-        raise InvalidInput("out", folder, "the page is written beside the folder; name another one")
+        raise InvalidInput("out", folder, "the page is written next to the folder; name another folder")
     return whole.with_name(f"{whole.name}.md") if folder.name in ("", "..") else folder.with_name(f"{folder.name}.md")
 
 

@@ -1,4 +1,4 @@
-"""The paper's tables 1 and 3 to 5 and its figure: which cells each of them shows."""
+"""The cells of the paper's tables 1 and 3 to 5 and of its figure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLIENTS_TIMED = 2
 
 
 def budgets(bench: Bench) -> Section:
-    """table:3 and table:4: OFMS-FT with more and less memory."""
+    """table:3 and table:4: OFMS-FT with different budgets."""
     rows = [[f"B = {budget}"] for budget in BUDGETS]
     header = [""]
     runs = {(column, budget): bench.runs(column, budget=budget) for column in bench.columns for budget in BUDGETS}
@@ -51,7 +51,7 @@ def budgets(bench: Bench) -> Section:
 
 
 def mixed_budgets(bench: Bench) -> Section:
-    """table:1: some clients with three models, the others with five."""
+    """table:1: a part of the clients with B = 3, the others with B = 5."""
     columns = [column for column in bench.columns if column.startswith("wec")]
     if not columns:
         return Section("mixed-budgets", "Mixed memory", "Measured on WEC, which was not requested.")

@@ -1,4 +1,4 @@
-"""Results of a cell's seeds, summarised for tables and charts beside the paper's figures."""
+"""Summaries of results over seeds, for tables and charts next to the paper's figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def paper(table: str) -> dict[str, Any]:
 
 
 def in_paper(table: str, experiment: str) -> dict[str, Any]:
-    """Figures of one of the paper's tables for an experiment's dataset; empty where it has none."""
+    """Figures of one of the paper's tables for an experiment's dataset; empty if it has none."""
     figures: dict[str, Any] = paper(table).get(experiment.removesuffix("-synthetic"), {})
     return figures
 
@@ -114,7 +114,7 @@ def result_data(result: Result) -> dict[str, Any]:
 
 
 def seeds_note(found: Iterable[tuple[str, Sequence[Result]]]) -> str:
-    """How many seeds each column's figures have: those found, which may be fewer than requested."""
+    """The number of seeds found for each column, which may be fewer than requested."""
     counts: dict[str, set[int]] = {}
     for column, results in found:
         counts.setdefault(title_of(column), set()).update([len(results)] if results else [])

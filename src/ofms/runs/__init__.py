@@ -1,1 +1,1 @@
-"""Runs: configuration, presets, experiments, and the folder that a run leaves behind."""
+"""Runs: configuration, presets, experiments, run folders, checkpoints, results."""

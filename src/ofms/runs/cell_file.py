@@ -47,7 +47,7 @@ class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
     machine: str
 
 
-# Figures that a cell keeps under the names that a run's summary has for them.
+# Figures that have the same name in a cell and in a run's summary.
 _FIGURES = (
     *("revision", "metric", "best_in_hindsight", "random_model", "bound", "groups", "bytes_down", "bytes_up"),
     *("most_bytes_held", "client_seconds"),
@@ -55,14 +55,14 @@ _FIGURES = (
 
 
 def write_cell(result: Result, path: Path, *, config: RunConfig, command: str) -> None:
-    """Keep a run as a cell.
+    """Store a run as a cell.
 
     Parameters
     ----------
     config
-        The configuration that the cell is found by.
+        The configuration that identifies the cell.
     command
-        What repeats it.
+        The command that repeats it.
     """
     rounds = result.rounds
     cell = _CellFile(
@@ -83,7 +83,7 @@ def write_cell(result: Result, path: Path, *, config: RunConfig, command: str) -
 
 
 def read_cell(path: Path) -> Result:
-    """Read a cell; FileNotFoundError where there is none."""
+    """Read a cell; FileNotFoundError if there is none."""
     content = path.read_bytes()
     try:
         cell = msgspec.json.decode(content, type=_CellFile)
@@ -91,7 +91,7 @@ def read_cell(path: Path) -> Result:
         # Earlier versions wrote commands without quotes.
         command = shlex.join(shlex.split(cell.command))
     except (msgspec.DecodeError, ValueError) as error:
-        raise InvalidInput("cell", path, f"it is damaged ({error}); remove it to run it again") from None
+        raise InvalidInput("cell", path, f"it is damaged ({error}); remove it and run it again") from None
     config = msgspec.structs.replace(cell.config, loopback=cell.loopback or None)
     clients = {"score": np.array(cell.scores), "regret": np.array(cell.regret)}
     kept = {name: getattr(cell, name) for name in (*_FIGURES, "seconds", "version", "machine")}
@@ -109,7 +109,7 @@ def read_cell(path: Path) -> Result:
 
 
 def content_key(made: object) -> str:
-    """A short hash of what determines a file's content, for its name."""
+    """A short hash of everything that determines a file's content, for its name."""
     return hashlib.sha256(msgspec.json.encode(made, order="deterministic")).hexdigest()[:12]
 
 
@@ -128,5 +128,5 @@ def _processor() -> str:
 
 
 def _rounded(values: Iterable[float], digits: int = 7) -> list[float]:
-    """More digits than any table shows, in small files."""
+    """Round to more digits than any table shows, to keep files small."""
     return [float(f"{value:.{digits}g}") for value in values]

@@ -1,4 +1,4 @@
-"""Checkpoints of a run, from which it resumes bit by bit as if it had not stopped.
+"""Checkpoints of a run; a resumed run is bit-identical to an uninterrupted one.
 
 A checkpoint is `checkpoint/N.safetensors` (arrays and parameters after N rounds) and `checkpoint/latest.json`, which
 names it and is replaced last: a reader finds a complete checkpoint or none.
@@ -29,7 +29,7 @@ _MOST_TIME = 0.02
 
 
 class Flattenable(Protocol):
-    """A part of a run that changes from exchange to exchange."""
+    """A part of a run with state that changes between exchanges."""
 
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]: ...
 
@@ -38,7 +38,7 @@ class Flattenable(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Fingerprints of what a run reads: its dictionary and its stream."""
+    """Fingerprints of a run's inputs: its dictionary and its stream."""
 
     dictionary: str
     stream: str
@@ -57,12 +57,12 @@ class Latest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Checkpoints:
-    """Writes checkpoints into a run's folder, at intervals that bound their cost.
+    """Write checkpoints into a run's folder, at intervals that bound their cost.
 
     Parameters
     ----------
     every
-        Seconds between two checkpoints; more where writing one takes longer than 2 % of that.
+        Seconds between checkpoints; more if writing one takes longer than 2 % of that.
     parts
         The parts of the run, by name.
     """
@@ -108,7 +108,7 @@ class Checkpoints:
 
 
 def restore(run: Path, parts: Mapping[str, Flattenable], inputs: Inputs) -> tuple[int, float]:
-    """Bring the parts of a run to its last checkpoint; its rounds and the seconds they took, (0, 0) without one."""
+    """Restore a run from its last checkpoint; return its rounds and seconds so far, (0, 0) without a checkpoint."""
     found = read_checkpoint(run)
     if found is None:
         return 0, 0.0
@@ -118,7 +118,7 @@ def restore(run: Path, parts: Mapping[str, Flattenable], inputs: Inputs) -> tupl
         ("stream", latest.stream, inputs.stream),
     ):
         if then != now:
-            raise InvalidInput("resume", run, f"its {name} was another one; give the same again")
+            raise InvalidInput("resume", run, f"it was run with another {name}; give the same one")
     try:
         for name, part in parts.items():
             prefix = f"{name}."
@@ -128,11 +128,11 @@ def restore(run: Path, parts: Mapping[str, Flattenable], inputs: Inputs) -> tupl
             )
         return latest.rounds, float(latest.values["seconds"])
     except (KeyError, ValueError, TypeError) as error:
-        raise InvalidInput("resume", run, f"its checkpoint does not fit the run ({error}); start it again") from None
+        raise InvalidInput("resume", run, f"its checkpoint does not match the run ({error}); start a new run") from None
 
 
 def read_checkpoint(run: Path) -> tuple[Latest, dict[str, AnyArray]] | None:
-    """The newest checkpoint of a run; None where there is none yet."""
+    """The newest checkpoint of a run; None if there is none yet."""
     path = run / FOLDER / LATEST
     try:
         content = path.read_bytes()
@@ -141,8 +141,8 @@ def read_checkpoint(run: Path) -> tuple[Latest, dict[str, AnyArray]] | None:
     try:
         version = msgspec.json.decode(content, type=dict[str, Any]).get("version")
         if version != __version__:
-            raise InvalidInput("run", run, f"written by ofms {version}, but this is {__version__}; start it again")
+            raise InvalidInput("run", run, f"written by ofms {version}, this is {__version__}; start a new run")
         latest = msgspec.json.decode(content, type=Latest)
         return latest, safetensors.numpy.load((run / FOLDER / latest.file).read_bytes())
     except (msgspec.DecodeError, safetensors.SafetensorError, OSError) as error:
-        raise InvalidInput("run", run, f"its checkpoint is damaged ({error}); start it again") from None
+        raise InvalidInput("run", run, f"its checkpoint is damaged ({error}); start a new run") from None

@@ -39,18 +39,18 @@ _MOST_SAMPLES = 10**10
 
 
 class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A run, resolved: enough to repeat it from any folder.
+    """The resolved configuration of a run: sufficient to repeat it from any folder.
 
     Attributes
     ----------
     experiment
-        A name, or the absolute path of the user's own file, as all paths here are.
+        A name, or the path of a TOML file; all paths are absolute.
     trust
-        The packages whose code the run takes; None where it takes none.
+        Packages whose code the run imports; None if there are none.
     loopback
-        True for runs client by client; otherwise None.
+        True for a run client by client; otherwise None.
     settings
-        All settings of the policy but those that are None.
+        All settings of the policy that are not None.
     """
 
     experiment: str
@@ -74,26 +74,26 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
     @property
     def title(self) -> str:
-        """The experiment's name; of the user's own, that of its file."""
+        """The experiment's name; for a TOML file, the file's name."""
         return Path(self.experiment).stem if self.experiment.endswith(".toml") else self.experiment
 
     def trusted(self) -> Trust:
-        """The packages whose code the run takes."""
+        """The packages whose code the run imports."""
         return NO_TRUST if self.trust is None else self.trust.record()
 
     def policy_settings(self) -> Any:
-        """The settings as the policy's own record."""
+        """The settings as the policy's dataclass."""
         return convert(self.settings, settings_type(self.policy, self.trusted()))
 
     def fleet(self, catalogue: Catalogue) -> Fleet:
-        """The fleet that it describes, in bytes."""
+        """The configured fleet, with costs in bytes."""
         largest = int(catalogue.storage.max())
         budgets = parse_budgets(self.budget, largest=largest, clients=self.clients)
         bandwidth = parse_bandwidth(self.bandwidth, largest=largest, budgets=budgets)
         return Fleet(catalogue, budgets, bandwidth, Schedule(self.rounds, self.interval))
 
     def identity(self) -> dict[str, Any]:
-        """What determines the run's figures apart from the content of its files, wherever those are."""
+        """Everything that determines the run's figures except the content of its files, wherever these are."""
         values = without_nothing(msgspec.to_builtins(self))
         if self.experiment.endswith(".toml"):
             values["experiment"] = Path(self.experiment).name
@@ -114,7 +114,7 @@ RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {
 def load_run(path: str) -> RunConfig | None:
     """The configuration of an earlier run from its `config.toml`; None for any other file.
 
-    Nothing of the user's own is imported: settings are checked when the run is repeated.
+    No plug-in is imported: settings are checked when the run is repeated.
     """
     if not path.endswith(".toml"):
         return None
@@ -122,17 +122,17 @@ def load_run(path: str) -> RunConfig | None:
         values = tomllib.loads(Path(path).read_bytes().decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return None
-    # The first format had no name.
+    # The first format has no `format` field.
     if "experiment" not in values and "format" not in values:
         return None
     found = values.pop("format", FORMAT)
     if found != FORMAT:
-        raise InvalidInput("format", found, f"{path}: this version reads {FORMAT} and older runs; use a newer version")
+        raise InvalidInput("format", found, f"{path}: this version reads up to {FORMAT}; upgrade ofms")
     return run_of(values)
 
 
 def run_of(fields: dict[str, Any]) -> RunConfig:
-    """The configuration with some fields, checked but for the settings of its policy."""
+    """The configuration with some fields replaced, checked except for the settings of its policy."""
     for key in ("budget", "bandwidth", "models"):
         fields[key] = None if fields.get(key) is None else str(fields[key])
     config = _placed(convert({key: value for key, value in fields.items() if value is not None}, RunConfig))
@@ -140,16 +140,17 @@ def run_of(fields: dict[str, Any]) -> RunConfig:
         if getattr(config, key) < 1:
             raise InvalidInput(key, getattr(config, key), "give at least 1")
     if config.history < 0:
-        raise InvalidInput("history", config.history, "give how many clients to follow round by round, 0 for none")
+        raise InvalidInput("history", config.history, "give the number of clients to record round by round, 0 for none")
     if not 0 <= config.seed < 2**63:
         raise InvalidInput("seed", config.seed, "give a whole number from 0 to 2⁶³ - 1")
     if config.clients * config.rounds > _MOST_SAMPLES:
-        raise InvalidInput("clients × rounds", config.clients * config.rounds, f"at most {_MOST_SAMPLES:,} samples fit")
+        samples = config.clients * config.rounds
+        raise InvalidInput("clients × rounds", samples, f"at most {_MOST_SAMPLES:,} samples fit; lower one of them")
     return config
 
 
 def _placed(config: RunConfig) -> RunConfig:
-    """The same run with absolute paths; relative ones start at the current folder."""
+    """The configuration with absolute paths; relative ones are resolved against the current folder."""
     experiment, models, stream = config.experiment, config.models, config.stream
     if experiment.endswith(".toml"):
         experiment = str(Path(experiment).absolute())

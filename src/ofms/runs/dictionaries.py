@@ -29,15 +29,15 @@ def task_of(experiment: Experiment, trust: Trust = NO_TRUST) -> Task:
 
 
 def dictionary_folder(experiment: Experiment, name: str) -> Path:
-    """Where an experiment's own dictionary is kept; the name depends on the dataset and on how it is pre-trained."""
+    """The cache folder of an experiment's dictionary; its name depends on the dataset and the pre-training."""
     made = msgspec.json.encode([experiment.dataset, experiment.pretraining], order="deterministic")
     return cache_folder() / "models" / f"{Path(name).stem}-{hashlib.sha256(made).hexdigest()[:8]}"
 
 
 def find_dictionary(experiment: Experiment | None, config: RunConfig, *, progress: bool) -> Dictionary:
-    """The dictionary that was named, or the experiment's own from the cache, pre-trained where it is missing.
+    """The given dictionary, or the experiment's own from the cache, pre-trained if it is missing.
 
-    Without an experiment, the one that the configuration names is loaded if it is needed.
+    Without an experiment, the one named in the configuration is loaded if needed.
     """
     trust = config.trusted()
     if config.models is not None:
@@ -61,8 +61,8 @@ def train_dictionary(
 ) -> None:
     """Pre-train an experiment's dictionary into a folder: every network on every training set of its dataset.
 
-    Finished models are kept beside it, so that an interrupted pre-training continues where it stopped. Two processes
-    never train one dictionary. `trust` adds to the packages that the experiment's file trusts.
+    Finished models are kept next to it, so that an interrupted pre-training resumes. Two processes never train the same
+    dictionary. `trust` adds to the packages that the experiment's file trusts.
     """
     require_writable(folder.parent)
     plan = experiment.pretraining
@@ -72,7 +72,7 @@ def train_dictionary(
         raise InvalidInput("pretraining.seed", plan.seed, "give a whole number from 0 to 2⁴⁰ - 1")
     for network in plan.kinds():
         if Path(network.name).name != network.name:
-            raise InvalidInput("pretraining.networks.name", network.name, "it names a file; leave out slashes")
+            raise InvalidInput("pretraining.networks.name", network.name, "it becomes a file name; leave out slashes")
     if experiment.dataset is None:
         raise InvalidInput("experiment", name, "a stream of your own has no training sets; give --models DIR")
     trust = experiment.trusted() | trust
@@ -98,7 +98,7 @@ def train_dictionary(
     require_writable(keep)
     lock = FolderLock(keep)
     try:
-        if (folder / INDEX).exists():  # Made by another process meanwhile.
+        if (folder / INDEX).exists():  # Written by another process in the meantime.
             return
         pretrain(
             recipes,

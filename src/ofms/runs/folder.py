@@ -1,4 +1,4 @@
-"""The folder of a run: its configuration, its metrics by round and by client, and its summary."""
+"""The folder of a run: configuration, metrics by round and by client, summary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
 HISTORY, SUMMARY = "history.npz", "summary.json"
 FORMAT = "ofms-run/2"
-# Format 1 has no number in its summary, and other names for two arrays.
+# Format 1 has no format number in its summary, and other names for two arrays.
 _RENAMED = {"vote_share": "prediction_share", "vote": "prediction_weights"}
 _COLUMNS = ("round", "mean", "std", "down", "up", "held", "groups")
 _FIGURES = (
@@ -58,7 +58,7 @@ def require_free(folder: Path) -> Path:
     except OSError as error:
         raise InvalidInput("out", f"{str(folder)[:60]}…", f"{error.strerror}; name another folder") from None
     if taken:
-        raise InvalidInput("out", folder, "it exists already; name a new folder")
+        raise InvalidInput("out", folder, "it already exists; name a new folder")
     return folder
 
 
@@ -68,12 +68,12 @@ def resume_command(folder: Path) -> str:
 
 
 class RunFolder:
-    """Observer that writes a run: metrics are appended round by round; every other file is written whole.
+    """Observer that writes a run: metrics are appended round by round; every other file is written atomically.
 
     Parameters
     ----------
     rounds
-        Rounds already in the folder: 0 for a new run. Later lines of its metrics are dropped.
+        Rounds already in the folder: 0 for a new run. Later lines of the metrics are dropped.
     """
 
     def __init__(self, path: Path, config: RunConfig, *, rounds: int = 0) -> None:
@@ -102,7 +102,7 @@ class RunFolder:
         self._metrics.flush()
 
     def on_finish(self, result: Result) -> None:
-        """Write arrays and summary; the summary comes last and marks the run as finished."""
+        """Write arrays, then the summary, which marks the run as finished."""
         for name, arrays in ((CLIENTS, result.clients), (HISTORY, result.history)):
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
@@ -122,19 +122,19 @@ class RunParts(NamedTuple):
 
 
 def read_run_folder(folder: Path) -> RunParts:
-    """Read a finished run of this format or of the one before it."""
+    """Read a finished run of this or the previous format."""
     if not (folder / CONFIG).is_file():
-        raise InvalidInput("run", folder, f"no run is there: {CONFIG} is missing")
+        raise InvalidInput("run", folder, f"it is not a run's folder: {CONFIG} is missing")
     if not (folder / SUMMARY).is_file():
         raise InvalidInput("run", folder, f"it is not finished; resume it with: {resume_command(folder)}")
     config = load_run(str(folder / CONFIG))
     try:
         if config is None:
-            raise ValueError(f"{CONFIG} is not a run's")
+            raise ValueError(f"{CONFIG} is not that of a run")
         figures = msgspec.json.decode((folder / SUMMARY).read_bytes(), type=dict[str, Any])
         number = figures.pop("format", None)
         if number not in (None, FORMAT):
-            raise InvalidInput("run", folder, f"its format is {number}; this version reads {FORMAT}")
+            raise InvalidInput("run", folder, f"its format is {number}; this version reads up to {FORMAT}")
         lines = _decode_lines((folder / METRICS).read_bytes().splitlines())
         clients, history = (read_npz(folder / name) for name in (CLIENTS, HISTORY))
         missing = [name for name in _FIGURES if name not in figures]
@@ -162,10 +162,10 @@ def read_run_folder(folder: Path) -> RunParts:
 def unfinished_run(path: Path) -> RunConfig:
     """The configuration of a run that can be resumed."""
     if not (path / CONFIG).is_file():
-        raise InvalidInput("resume", path, f"no run is there: {CONFIG} is missing")
+        raise InvalidInput("resume", path, f"it is not a run's folder: {CONFIG} is missing")
     config = load_run(str(path / CONFIG))
     if config is None:
-        raise InvalidInput("resume", path, f"its {CONFIG} is damaged; start the run again")
+        raise InvalidInput("resume", path, f"its {CONFIG} is damaged; start a new run")
     if (path / SUMMARY).exists():
         raise InvalidInput("resume", path, f"it is finished; its figures are in {SUMMARY}")
     return config
@@ -178,9 +178,9 @@ def _first_lines(path: Path, rounds: int) -> list[dict[str, Any]]:
     try:
         lines = _decode_lines((path / METRICS).read_bytes().splitlines()[:rounds])
     except (OSError, msgspec.DecodeError) as error:
-        raise InvalidInput("run", path, f"its {METRICS} is damaged ({error}); start it again") from None
+        raise InvalidInput("run", path, f"its {METRICS} is damaged ({error}); start a new run") from None
     if len(lines) < rounds:
-        raise InvalidInput("run", path, f"its {METRICS} ends before its checkpoint; start it again")
+        raise InvalidInput("run", path, f"its {METRICS} ends before its checkpoint; start a new run")
     return lines
 
 

@@ -42,13 +42,13 @@ def format_regret(result: Result) -> str:
 
 
 def format_bound(result: Result) -> str:
-    """Bound on the regret per round, where the theorems cover the run."""
+    """Bound on the regret per round, if the theorems cover the run."""
     bound = result.figures["bound"]
     return "not covered" if bound is None else f"{bound / result.config.rounds:.4f}"
 
 
 def comparison_table(rows: Sequence[tuple[str, Result]], reference: Result) -> str:
-    """Runs side by side, then the scores of a random model and of the best one in `reference`."""
+    """One row per run, then the scores of a random model and of the best model in hindsight in `reference`."""
     metric = reference.metric
     cells = [
         [name, format_score(result.score, metric), format_regret(result), format_bound(result)] for name, result in rows
@@ -61,19 +61,19 @@ def comparison_table(rows: Sequence[tuple[str, Result]], reference: Result) -> s
             cells.append([name, format_score(score, metric), "", ""])
     table = format_table(["", f"{metric}, mean ± std over clients", "average regret", "its bound"], cells)
     if len({result.config.settings.get("loss_bound") for _, result in rows}) > 1:
-        table += "\n(each row's regret is in its own selection loss: bounded in the theorems, raw as published)"
+        table += "\n(regret is in each run's own selection loss: bounded with `theory`, raw with `published`)"
     return table
 
 
 def result_table(result: Result) -> str:
-    """One run."""
+    """The table of one run."""
     table = comparison_table([(result.config.policy, result)], result)
     reason = result.figures["not_covered"]
     return f"{table}\nbound not covered: {reason}" if reason else table
 
 
 def regret_curve(name: str, result: Result) -> Curve:
-    """Average regret over rounds, its spread over clients, and its bound at the last round where it is covered."""
+    """Average regret over rounds, its spread over clients, and its bound at the last round if covered."""
     columns = result.rounds
     rounds = np.arange(1, len(columns["regret"]) + 1)
     bound = result.figures["bound"]
@@ -87,5 +87,5 @@ def regret_curve(name: str, result: Result) -> Curve:
 
 
 def draw_regret(runs: Sequence[tuple[str, Result]], path: Path) -> None:
-    """Write a chart of the clients' average regret over rounds, with its spread, and its bound where it is covered."""
+    """Write a chart of the clients' average regret over rounds, with its spread and its bound if covered."""
     draw_curves([("", [regret_curve(name, result) for name, result in runs])], [path], ylabel=REGRET_LABEL)

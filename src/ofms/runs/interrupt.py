@@ -1,4 +1,4 @@
-"""Stopping a run at the end of a round, when somebody asks for it."""
+"""Stop a run at the end of an exchange on Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import time
 from types import FrameType, TracebackType
 from typing import Self
 
-_SECONDS_OF_ONE_REQUEST = 1.0
+_REPEAT_SECONDS = 1.0
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """A run was stopped cleanly; its message says how to go on."""
+    """A run was stopped cleanly; the message says how to resume it."""
 
 
 class StopRequest:
-    """Within it, Ctrl-C or SIGTERM sets `wanted` instead of breaking off at once; a second one, later, breaks off.
+    """Context in which Ctrl-C or SIGTERM sets `wanted` instead of interrupting; a second, later one interrupts.
 
-    Python delivers signals to the main thread alone: elsewhere it changes nothing.
+    Python delivers signals to the main thread only: in other threads it has no effect.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         # A terminal or a supervisor may send the same request twice, to the process and to its group.
-        if self.wanted and time.monotonic() - self._since > _SECONDS_OF_ONE_REQUEST:
+        if self.wanted and time.monotonic() - self._since > _REPEAT_SECONDS:
             raise KeyboardInterrupt
         if not self.wanted:
             self.wanted, self._since = True, time.monotonic()

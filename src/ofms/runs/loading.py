@@ -1,4 +1,4 @@
-"""Experiments and presets from their files."""
+"""Load experiments and presets from their files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGE = "ofms.runs"
 
 
 def load_experiment(name: str) -> Experiment:
-    """An experiment that comes with the package, or a TOML file of one's own."""
+    """A built-in experiment by name, or your own from a TOML file."""
     if not name.endswith(".toml"):
         experiment = convert(_packaged("experiments", name), Experiment)
     else:
@@ -31,7 +31,7 @@ def load_experiment(name: str) -> Experiment:
             raise InvalidInput("experiment", name, f"{error.strerror}; name an existing file") from None
         values = _parsed(content, name)
         if "settings" in values:
-            remedy = "settings belong to a policy: write them in a table for each, as in [policies.ofms-ft]"
+            remedy = "settings belong to a policy; write a table per policy, such as [policies.ofms-ft]"
             raise InvalidInput("settings", name, remedy)
         experiment = _placed(convert(values, Experiment), name)
     require_tables("policies", experiment.policies)
@@ -39,7 +39,7 @@ def load_experiment(name: str) -> Experiment:
 
 
 def load_preset(name: str) -> Preset:
-    """A preset that comes with the package."""
+    """A built-in preset."""
     preset = convert(_packaged("presets", name), Preset)
     for part in ("policies", "classification", "regression"):
         require_tables(part, getattr(preset, part))
@@ -47,15 +47,15 @@ def load_preset(name: str) -> Preset:
 
 
 def available(folder: str) -> list[str]:
-    """The names of the package's `experiments` or `presets`."""
+    """The names of the built-in `experiments` or `presets`."""
     files = resources.files(_PACKAGE).joinpath(folder).iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
 def require_tables(field: str, tables: PolicyTables) -> None:
-    """Refuse a table of an unknown policy, and an unknown setting of a built-in one.
+    """Reject a table of an unknown policy, and an unknown setting of a built-in one.
 
-    Nothing is imported for the user's own policies: their tables are checked when they run.
+    User-defined policies are not imported: their tables are checked when they run.
     """
     for policy, settings in tables.items():
         require_policy_name(field, policy)
@@ -64,18 +64,18 @@ def require_tables(field: str, tables: PolicyTables) -> None:
 
 
 def require_settings(field: str, settings: dict[str, Any], policy: str, trust: Trust = NO_TRUST) -> None:
-    """Refuse a setting that a policy does not have."""
+    """Reject a setting that a policy does not have."""
     known = setting_names(policy, trust)
     for name in settings.keys() - known:
         raise InvalidInput(field, name, f"policy {policy} has no such setting; it has {', '.join(sorted(known))}")
 
 
 def _placed(experiment: Experiment, name: str) -> Experiment:
-    """An experiment of one's own; relative paths in it start at its file's folder."""
+    """A user-defined experiment; its relative paths are resolved against its file's folder."""
     if (experiment.dataset is None) == (experiment.stream is None):
         raise InvalidInput("experiment", name, "name a dataset, or describe a stream of your own in [stream]")
     if experiment.stream is None and (experiment.clients is None or experiment.rounds is None):
-        raise InvalidInput("experiment", name, "say how many clients and rounds of the dataset")
+        raise InvalidInput("experiment", name, "set clients and rounds for the dataset")
     here = Path(name).absolute().parent
     stream, models, trust = experiment.stream, experiment.models, experiment.trust
     if stream is not None:

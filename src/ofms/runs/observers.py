@@ -1,4 +1,4 @@
-"""Observers follow a run: its folder, the progress view, trackers, checkpoints."""
+"""Observers of a run: its folder, progress, trackers, checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Line = Mapping[str, Any]
 
 
 class Observer(Protocol):
-    """Learns of rounds as they are done, and of the result."""
+    """Is notified of completed rounds, and of the result."""
 
     def __enter__(self) -> Self: ...
 
@@ -27,23 +27,23 @@ class Observer(Protocol):
     ) -> None: ...
 
     def on_rounds(self, lines: Sequence[Line]) -> None:
-        """Some more rounds are done: one record per round."""
+        """Handle completed rounds: one record per round."""
         ...
 
     def on_finish(self, result: Result) -> None:
-        """The run is finished."""
+        """Handle the end of the run."""
         ...
 
 
 class CheckpointObserver:
-    """Writes checkpoints while a run goes on, and stops it at the end of an exchange when somebody asks for it.
+    """Write checkpoints during a run, and stop it at the end of an exchange on Ctrl-C or SIGTERM.
 
     Parameters
     ----------
     rounds
-        All rounds of the run.
+        Total number of rounds.
     done, seconds
-        How many of them are done already, and how long they took.
+        Rounds completed before, and the time that they took.
     """
 
     def __init__(self, checkpoints: Checkpoints, rounds: int, *, done: int = 0, seconds: float = 0.0) -> None:
@@ -66,8 +66,8 @@ class CheckpointObserver:
         if stopped or self.checkpoints.due:
             self.checkpoints.write(self.done, time.perf_counter() - self._began)
         if stopped:
-            again = f"continue with: {resume_command(self.checkpoints.folder.parent)}"
-            raise RunInterrupted(f"stopped after round {self.done} of {self.rounds}; {again}")
+            remedy = f"continue with: {resume_command(self.checkpoints.folder.parent)}"
+            raise RunInterrupted(f"stopped after round {self.done} of {self.rounds}; {remedy}")
 
     def on_finish(self, result: Result) -> None:
         self.checkpoints.remove()

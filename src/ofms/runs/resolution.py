@@ -1,4 +1,4 @@
-"""Configuration: defaults < preset < experiment < what the caller sets."""
+"""Resolve a configuration: defaults < preset < experiment < caller."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def resolve(
     trust: Trust = NO_TRUST,
     given: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """Combine the layers; only the tables of the policy that runs apply.
+    """Combine the layers; only the tables of the selected policy apply.
 
     Parameters
     ----------
     policy
-        Named by the caller, and thereby trusted where it is the user's own.
+        Named by the caller, and therefore trusted.
     trust
-        Packages that the caller trusts besides those of the experiment's file.
+        Packages that the caller trusts, in addition to those of the experiment's file.
     given
-        What the caller sets: fields of the run and settings of the policy, by name. A field that is None is not given.
+        Fields of the run and settings of the policy, by name. A field that is None counts as not given.
     """
     given = dict(given or {})
     trust = experiment.trusted() | trust | trust_in(policy)
@@ -68,15 +68,15 @@ def resolve(
 def change(
     config: RunConfig, given: Mapping[str, Any], policy: str | None = None, trust: Trust = NO_TRUST
 ) -> RunConfig:
-    """An earlier run's configuration with some fields and settings set anew."""
+    """An earlier run's configuration with some fields and settings replaced."""
     if policy is not None and policy != config.policy:
-        raise InvalidInput("policy", policy, f"the run was of {config.policy}; start from an experiment instead")
+        raise InvalidInput("policy", policy, f"the run used {config.policy}; start from an experiment instead")
     trust = config.trusted() | trust | trust_in(policy or "")
     return _changed(msgspec.to_builtins(config) | {"trust": _table(trust)}, given, trust)
 
 
 def _changed(fields: dict[str, Any], given: Mapping[str, Any], trust: Trust) -> RunConfig:
-    """The configuration of a run with what the caller sets, and all of its policy's settings written out."""
+    """The configuration of a run with the caller's fields and all settings of its policy."""
     policy = fields["policy"]
     hints = get_type_hints(settings_type(policy, trust))
     for key, value in given.items():
@@ -84,7 +84,7 @@ def _changed(fields: dict[str, Any], given: Mapping[str, Any], trust: Trust) -> 
             fields[key] = fields.get(key) if value is None else value
         elif key not in hints:
             names = ", ".join(sorted(hints.keys() | RUN_FIELDS - {"models"}))
-            raise InvalidInput("set", key, f"policy {policy} has no such setting; there are {names}")
+            raise InvalidInput("set", key, f"policy {policy} has no such setting; use one of {names}")
         elif value is not None or admits_none(hints[key]):
             fields["settings"][key] = _value(value)
     config = run_of(fields)
@@ -93,7 +93,7 @@ def _changed(fields: dict[str, Any], given: Mapping[str, Any], trust: Trust) -> 
 
 
 def _table(trust: Trust) -> dict[str, Any] | None:
-    """A run's `[trust]`; None where nothing is trusted."""
+    """A run's `[trust]`; None if nothing is trusted."""
     if not trust.packages:
         return None
     return {"packages": trust.packages, "folders": [str(Path(folder).absolute()) for folder in trust.folders]}

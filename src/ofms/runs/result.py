@@ -31,9 +31,9 @@ class Result:
     Attributes
     ----------
     config
-        What was run, resolved.
+        The resolved configuration.
     figures
-        The run in one flat record, as `--json` prints it and `summary.json` keeps it: `metric` (`accuracy` or `mse`),
+        The run in one flat record, as in `--json` and `summary.json`: `metric` (`accuracy` or `mse`),
         its `mean` and `std` over clients, mean `regret` and `bound` over clients, bytes, seconds, and so on.
     clients
         Arrays with a leading client axis: `score` (the metric), `regret`, `bound`, `model_score`, `down`, `up`,
@@ -44,7 +44,7 @@ class Result:
     history
         Round by round, for the first clients only: `score`, `regret`, `probability`, `held`, `prediction_weights`.
     folder
-        Where the run is written, if it is.
+        The run's folder, if it is written to one.
     name
         Label in tables and charts.
     """
@@ -133,7 +133,7 @@ class Result:
         """Write the run into a new folder, as a run with `out` does."""
         path = require_free(Path(os.fspath(folder)))
         if "models" not in self.figures:
-            raise InvalidInput("save", folder, "a cell keeps a part of its run; run its command to get a folder")
+            raise InvalidInput("save", folder, "a cell stores only a part of its run; run its command to get a folder")
         with RunFolder(path, self.config) as run:
             run.on_rounds(lines_of(self.rounds))
             run.on_finish(self)
@@ -160,18 +160,18 @@ class Result:
 
     @property
     def hindsight(self) -> bool:
-        """Whether the losses of all models were measured, which regret needs."""
+        """Whether the losses of all models were measured, which regret requires."""
         return "regret" in self.clients
 
     def regret(self) -> Floats:
         """[N] cumulative regret of each client, in the selection loss."""
         if not self.hindsight:
-            raise InvalidInput("hindsight", False, "regret needs the losses of all models; leave hindsight on")
+            raise InvalidInput("hindsight", False, "regret requires the losses of all models; leave hindsight on")
         return self.clients["regret"]
 
     @property
     def bound(self) -> Floats | None:
-        """[N] upper bound on the expected cumulative regret; None where the theorems do not cover the run."""
+        """[N] upper bound on the expected cumulative regret; None if the theorems do not cover the run."""
         return self.clients.get("bound")
 
     @property
@@ -215,7 +215,7 @@ class Result:
         return f"{size}, {self.figures['seconds']:.1f} s\n{self.table()}"
 
     def _repr_html_(self) -> str:
-        """For notebooks: the table, and the plot where matplotlib is installed."""
+        """For notebooks: the table, and the plot if matplotlib is installed."""
         text = html.escape(repr(self))
         picture = ""
         if self.hindsight and find_spec("matplotlib") is not None:

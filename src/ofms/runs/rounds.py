@@ -14,7 +14,7 @@ _QUANTILE_COLUMNS = ("regret_10", "regret_50", "regret_90")
 
 
 def columns_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, AnyArray]:
-    """Arrays over rounds from one record per round; NaN where a record has no value.
+    """Arrays over rounds from one record per round; NaN if a record has no value.
 
     >>> columns = columns_of([{"round": 1, "mean": 0.5}, {"round": 2, "mean": 0.6, "regret_quantiles": [1, 2, 3]}])
     >>> columns["round"].tolist(), columns["regret_90"].tolist()

@@ -1,4 +1,4 @@
-"""What the files of experiments and presets hold."""
+"""Schemas of experiment and preset files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
 from ofms.storage.schema import convert
 
-# A policy's name, and settings of it.
+# Settings by policy name.
 PolicyTables = dict[str, dict[str, Any]]
 
 
 class Network(msgspec.Struct, forbid_unknown_fields=True):
-    """One kind of network of a dictionary; each is trained on each of the dataset's training sets."""
+    """One network of a dictionary; it is trained on each of the dataset's training sets."""
 
     name: str
     architecture: str
@@ -27,7 +27,7 @@ class Network(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Pretraining(msgspec.Struct, forbid_unknown_fields=True):
-    """How an experiment's dictionary is made; `common` holds what its networks share."""
+    """How an experiment's dictionary is pre-trained; `common` holds the values that its networks share."""
 
     epochs: int
     batch_size: int
@@ -51,7 +51,7 @@ class TrustTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An experiment's file: on a dataset, or on a stream of one's own."""
+    """An experiment's file: on a dataset, or on your own stream."""
 
     summary: str
     dataset: str | None = None
@@ -73,7 +73,7 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Preset(msgspec.Struct, forbid_unknown_fields=True):
-    """A preset's file: settings of each policy, and those that depend on the task."""
+    """A preset's file: settings of each policy, some of which depend on the task."""
 
     summary: str
     policies: PolicyTables = {}

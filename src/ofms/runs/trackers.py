@@ -16,12 +16,12 @@ from ofms.runs.config import RunConfig
 if TYPE_CHECKING:
     from ofms.runs.result import Result
 
-# Logged per round, where present.
+# Logged per round, if present.
 _FIGURES = ("mean", "std", "score", "frozen", "regret", "regret_std", "down", "up", "held", "groups")
 
 
 class Tracker(Protocol):
-    """Observer of one run: its configuration at construction, then its rounds, then its result."""
+    """Observer that logs a run: its configuration at construction, then its rounds, then its result."""
 
     def __enter__(self) -> Self: ...
 
@@ -111,9 +111,9 @@ def start_tracker(name: str, config: RunConfig, folder: Path) -> Tracker:
     try:
         return _KINDS[name][0](config, folder)
     except Exception as error:
-        # Tracker libraries raise arbitrary errors, as for a store that cannot be reached: report one line.
+        # Tracker libraries raise arbitrary errors, for example for an unreachable store: report one line.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InvalidInput("tracker", name, f"it cannot be started ({reason})") from None
+        raise InvalidInput("tracker", name, f"it cannot be started ({reason}); fix it or leave it out") from None
 
 
 def _figures(line: Mapping[str, Any]) -> dict[str, float]:

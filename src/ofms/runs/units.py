@@ -24,7 +24,7 @@ _BANDWIDTH_FORMS = "write '50%' of the summed budgets, bytes as '1GiB', or '250'
 def parse_budgets(text: str, *, largest: int, clients: int) -> Integers:
     """[N] the clients' budgets in bytes.
 
-    A list gives each client its own; shares are spread evenly over the clients.
+    A list has one budget per client; shares are spread evenly over the clients.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def parse_budgets(text: str, *, largest: int, clients: int) -> Integers:
     if not any(":" in part for part in parts):
         amounts = [_bytes("budget", part, text, largest, _BUDGET_FORMS) for part in parts]
         if len(amounts) not in (1, clients):
-            raise InvalidInput("budget", text, f"give one budget, one for each of the {clients} clients, or shares")
+            raise InvalidInput("budget", text, f"give one budget, one per client ({clients}), or shares")
         return np.array(amounts * (clients if len(amounts) == 1 else 1), dtype=np.int64)
     amounts, shares = [], []
     for part in parts:
@@ -50,7 +50,7 @@ def parse_budgets(text: str, *, largest: int, clients: int) -> Integers:
         amounts.append(_bytes("budget", amount, text, largest, _BUDGET_FORMS))
         shares.append(Fraction(match["number"]) / 100)
     if sum(shares) != 1:
-        raise InvalidInput("budget", text, f"the shares add up to {float(100 * sum(shares)):g} %, not to 100 %")
+        raise InvalidInput("budget", text, f"the shares add up to {float(100 * sum(shares)):g} %, not 100 %")
     given = [0] * len(shares)
     budgets = []
     for client in range(clients):
@@ -92,8 +92,8 @@ def _bytes(field: str, part: str, whole: object, largest: int, forms: str) -> in
     if match is None or (match["unit"] and match["unit"] not in _FACTORS):
         raise InvalidInput(field, whole, forms)
     if len(match["number"]) > _MOST_DIGITS:
-        raise InvalidInput(field, f"{match['number'][:_MOST_DIGITS]}…", f"that is too long a number; {forms}")
+        raise InvalidInput(field, f"{match['number'][:_MOST_DIGITS]}…", f"the number is too long; {forms}")
     amount = math.floor(Fraction(match["number"]) * (_FACTORS[match["unit"]] if match["unit"] else largest))
     if amount >= 2**50:
-        raise InvalidInput(field, whole, "that is more than 2⁵⁰ bytes; " + forms)
+        raise InvalidInput(field, whole, "it is more than 2⁵⁰ bytes; " + forms)
     return amount

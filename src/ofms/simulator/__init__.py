@@ -1,1 +1,1 @@
-"""Many clients on one machine: all at once, or one at a time through messages."""
+"""Simulate many clients on one machine: all at once, or one at a time through messages."""

@@ -1,4 +1,4 @@
-"""`ofms.simulate`: one call from an experiment, or from models and data of one's own, to a result."""
+"""`ofms.simulate`: run an experiment, or your own models and data, and return the result."""
 
 from __future__ import annotations
 
@@ -48,35 +48,35 @@ def simulate(
     Parameters
     ----------
     experiment
-        A name that `ofms list` shows, or a TOML file: an experiment of one's own, or the `config.toml` of an earlier
-        run, which is repeated. Its dataset and sizes hold unless given otherwise.
+        A name from `ofms list`, or a TOML file: your own experiment, or the `config.toml` of an earlier run, which is
+        repeated. It provides the dataset and all sizes that are not given.
     policy
-        `ofms-ft` (the default), another one that `ofms list` shows, or your own as `package.module:name`.
+        `ofms-ft` (the default), another name from `ofms list`, or your own as `package.module:name`.
     models
-        A dictionary or its folder; by default the experiment's own, which is pre-trained and kept where it is missing.
+        A dictionary or its folder; by default the experiment's own, which is pre-trained and cached if it is missing.
     stream
-        What the clients see, in place of the experiment's dataset.
+        The clients' samples, instead of the experiment's dataset.
     out
         A folder for the run; True for a new one under `runs`; False to write nothing.
     loopback
-        Run client by client through messages: slow, and the oracle for the fast way.
+        Run client by client through messages: slow, the reference for the fast simulator.
     workers
-        Threads; one for each core by default. The result does not depend on it.
+        Number of threads; one per core by default. The result does not depend on it.
     resume
-        The folder of a run that was interrupted: it goes on from its last checkpoint, with its own configuration. A
-        dictionary or a stream of one's own must be given again.
+        The folder of an interrupted run: it resumes from its last checkpoint, with its own configuration. A dictionary
+        or stream that was passed as an object must be passed again.
     checkpoint
-        Seconds between two checkpoints of a run that is written to a folder, 30 by default; more where they would take
-        over 2 % of its time.
+        Seconds between checkpoints of a run that is written to a folder, 30 by default; more if they would take over
+        2 % of its time.
     tracker
-        `tensorboard` or `mlflow`: log the metrics there too; for a run that is written to a folder.
+        `tensorboard` or `mlflow`: also log the metrics there; only for a run that is written to a folder.
     trust
-        Packages whose code may run: networks, datasets and policies that a file names as `package.module:name`. A
-        policy that is named in this call is trusted.
+        Packages whose code may run: networks, datasets and policies that a file names as `package.module:name`. The
+        policy named in this call is trusted.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
         `hindsight`, `history`) and settings of the policy (`learning_rate`, `window`, …).
-        A field that is None is not given.
+        A field that is None counts as not given.
 
     Examples
     --------
@@ -94,17 +94,17 @@ def simulate(
     trusted = trust_of(trust)
     checkpoint = CHECKPOINT_SECONDS if checkpoint is None else checkpoint
     if not checkpoint >= 0:
-        raise InvalidInput("checkpoint", checkpoint, "give the seconds between two checkpoints, 0 for every exchange")
+        raise InvalidInput("checkpoint", checkpoint, "give the seconds between checkpoints, or 0 for one per exchange")
     if tracker is not None:
         require_tracker(tracker)
         if out is False and resume is None:
-            raise InvalidInput("tracker", tracker, "it follows runs that are written; say out=True or name a folder")
+            raise InvalidInput("tracker", tracker, "it needs a run that is written; set out=True or name a folder")
     if resume is not None:
         _require_only_resume(policy, loopback, out, given)
         experiment = os.fspath(Path(os.fspath(resume)) / CONFIG)
         unfinished_run(Path(os.fspath(resume)))
     if stream is not None and models is None:
-        raise InvalidInput("models", None, "say which dictionary predicts your own stream")
+        raise InvalidInput("models", None, "a stream of your own needs a dictionary; give its folder or a Dictionary")
     if isinstance(models, str | os.PathLike):
         given["models"] = os.fspath(models)
     loaded: Experiment | None
@@ -112,7 +112,7 @@ def simulate(
     if repeated is not None:
         loaded, config = None, change(repeated, given, policy, trusted)
         if stream is None and config.experiment == _OWN_STREAM:
-            raise InvalidInput("stream", None, "the run was of a stream of your own; give it again")
+            raise InvalidInput("stream", None, "the run used a stream of your own; give it again")
     else:
         loaded, config = resolve_experiment(experiment, policy=policy, stream=stream, trust=trusted, given=given)
     loopback = loopback or bool(config.loopback)
@@ -130,7 +130,7 @@ def simulate(
         raise InvalidInput(
             "stream",
             f"{stream.clients} × {stream.rounds}",
-            "more clients or rounds were asked for than it has",
+            "it has fewer clients or rounds than requested; lower them or leave them out",
         )
     else:
         stream = stream.part(config.clients, config.rounds)
@@ -156,12 +156,12 @@ def simulate(
 
 
 def _require_only_resume(policy: str | None, loopback: bool, out: object, given: dict[str, Any]) -> None:
-    """Refuse what would change a run in the middle."""
+    """Reject arguments that would change a resumed run."""
     named = [*(["policy"] if policy else []), *(["loopback"] if loopback else []), *given]
     if out not in (False, None):
         named.append("out")
     if named:
-        raise InvalidInput("resume", named[0], "a run goes on as it was; leave out everything else")
+        raise InvalidInput("resume", named[0], "a resumed run keeps its configuration; leave out everything else")
 
 
 def resolve_experiment(
@@ -172,7 +172,7 @@ def resolve_experiment(
     trust: Trust = NO_TRUST,
     given: dict[str, Any],
 ) -> tuple[Experiment, RunConfig]:
-    """An experiment, and the configuration of a run of it; the number of clients and rounds may come from a stream."""
+    """An experiment and the configuration of a run; the number of clients and rounds may come from a stream."""
     loaded = load_experiment(experiment)
     if stream is not None:
         stream.require_sound()
@@ -191,6 +191,6 @@ def resolve_experiment(
 def prepare(
     experiment: str, *, trust: Trust | Iterable[str] = (), given: dict[str, Any]
 ) -> tuple[RunConfig, Dictionary]:
-    """An experiment's configuration and its dictionary, without a run."""
+    """An experiment's configuration and its dictionary, without running it."""
     loaded, config = resolve_experiment(experiment, trust=trust_of(trust), given=given)
     return config, find_dictionary(loaded, config, progress=True)

@@ -1,4 +1,4 @@
-"""What happened in an exchange: the record that both simulators make and that metrics read."""
+"""The record of an exchange, which both simulators produce and metrics read."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ class Exchange:
     Attributes
     ----------
     span
-        The first round and the first one after it.
+        The first round, and the first round after it.
     scores
-        [N, n] what the metric averages, for the predictions that clients made.
+        [N, n] scores of the clients' predictions, which the metric averages.
     losses
-        [N, n, K] the task's losses of evaluated models, observed ones at least; of all models in hindsight; else NaN.
+        [N, n, K] the task's losses: of all models with hindsight, otherwise at least of observed models; else NaN.
     model_scores
-        [N, n, K] likewise the score of each model by itself.
+        [N, n, K] the score of each model by itself; NaN as in `losses`.
     client_losses
-        [N, n, K] the losses that clients incur with each model: of adapted copies where a policy adapts.
+        [N, n, K] the losses that clients incur with each model, of adapted copies if the policy adapts.
     expected_weights
         [N, K] the expected prediction weights.
     frozen_scores
-        [N, n] like `scores`, had the dictionary not been fine-tuned and the choices been the same; None where it is not
-        measured.
+        [N, n] scores of the same choices without fine-tuning; None if they are not measured.
     """
 
     index: int
@@ -50,6 +49,6 @@ class Exchange:
 
 
 def policy_losses(losses: Floats, observed: Flags, bound: LossBound) -> Floats:
-    """[N, K] what a policy learns from: selection losses of observed models, summed over the exchange; else NaN."""
+    """[N, K] the losses that a policy learns from: selection losses summed over the exchange; NaN if not observed."""
     total = selection_loss(losses, bound).sum(axis=1)
     return np.where(observed, total, np.nan)

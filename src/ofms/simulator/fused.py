@@ -30,9 +30,9 @@ class FusedSimulation:
     compute
         The models and the clients' samples.
     frozen
-        The same with the dictionary as it was: what the same choices yield without fine-tuning. None to skip it.
+        The same with the initial dictionary, to score the same choices without fine-tuning. None to skip it.
     hindsight
-        Whether all models are evaluated on all samples, which regret needs.
+        Whether to evaluate all models on all samples, which regret needs.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class FusedSimulation:
         self.next_exchange = 0
 
     def parameters(self) -> list[Tensors]:
-        """A copy of the dictionary's parameters and buffers as they are now."""
+        """A copy of the dictionary's current parameters and buffers."""
         return [self.compute.state(model) for model in range(len(self.fleet.catalogue))]
 
     def client_figures(self) -> dict[str, AnyArray]:
-        """Nothing besides."""
+        """No further arrays."""
         return {}
 
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
-        """Everything that changes from exchange to exchange, as arrays and values."""
+        """All state that changes between exchanges, as arrays and values."""
         arrays, values = flatten(self.client_state, "client.")
         server_arrays, server_values = flatten(self.server_state, "server.")
         arrays |= server_arrays
@@ -81,7 +81,7 @@ class FusedSimulation:
         self.next_exchange = int(values["next_exchange"])
 
     def exchanges(self) -> Iterator[Exchange]:
-        """The remaining exchanges, one after the other."""
+        """Run the remaining exchanges, one at a time."""
         with self.compute, self.frozen or nullcontext():
             while self.next_exchange < self.fleet.schedule.exchanges:
                 yield self._exchange(self.next_exchange)
@@ -94,7 +94,7 @@ class FusedSimulation:
         clients, plan = self.clients.plan(clients, grants)
         weights = expected_weights(policy, clients, server)
 
-        # Update weights are in the plan, so fine-tuning need not wait for what the losses teach.
+        # Update weights are part of the plan, so fine-tuning need not wait for the losses.
         observed = policy.observed(plan)
         evaluation = self.compute.evaluate(
             span,
@@ -132,7 +132,7 @@ class FusedSimulation:
         return record
 
     def _frozen_scores(self, exchange: int, plan: Plan, scores: Floats) -> Floats | None:
-        """What the same predictions would have scored without fine-tuning."""
+        """Scores of the same choices without fine-tuning."""
         local, span = self.policy.local, self.fleet.schedule.span(exchange)
         if self.frozen is None or local is None:
             return None

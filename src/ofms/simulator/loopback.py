@@ -1,6 +1,6 @@
-"""The loopback: the same halves one client at a time, through messages, with ordinary local training.
+"""The loopback: the same policy one client at a time, through messages, with plain local training.
 
-It is the oracle for the fused simulator, and the rehearsal for a deployment: a client has only what was sent to it.
+It is the reference for the fused simulator, and it mimics a deployment: a client has only what was sent to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ofms.core.states import flatten, unflatten
 from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
-from ofms.models.speed import one_thread_a_worker
+from ofms.models.speed import one_thread_per_worker
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import copies_held, tuning_window_of
 from ofms.policies.protocol import Policy
@@ -36,7 +36,7 @@ from ofms.simulator.loopback_client import LoopbackClient
 
 
 class LoopbackSimulation:
-    """Run a policy client by client: slow, and simple enough to be trusted."""
+    """Run a policy client by client: slow, but simple enough to serve as the reference."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class LoopbackSimulation:
         self.server_state = self.server.open()
 
     def parameters(self) -> list[Tensors]:
-        """A copy of the server's parameters and buffers as they are now."""
+        """A copy of the server's current parameters and buffers."""
         return [{name: tensor.clone() for name, tensor in tensors.items()} for tensors in self.tensors]
 
     def client_figures(self) -> dict[str, AnyArray]:
@@ -87,13 +87,13 @@ class LoopbackSimulation:
         return {"seconds": np.array([client.seconds for client in self.clients])}
 
     def exchanges(self) -> Iterator[Exchange]:
-        """The remaining exchanges, one after the other."""
-        with one_thread_a_worker():
+        """Run the remaining exchanges, one at a time."""
+        with one_thread_per_worker():
             while self.next_exchange < self.fleet.schedule.exchanges:
                 yield self._exchange(self.next_exchange)
 
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
-        """Everything that changes from exchange to exchange, as arrays and values."""
+        """All state that changes between exchanges, as arrays and values."""
         arrays, values = flatten(self.server_state, "server.")
         values["next_exchange"] = self.next_exchange
         for model, tensors in enumerate(self.tensors):
@@ -182,7 +182,7 @@ class LoopbackSimulation:
         return EvaluationBuilder(self.stream.y[:, span[0] : span[1]], plan.prediction_weights, self.task)
 
     def _frozen_scores(self, exchange: int, plan: Plan) -> Floats | None:
-        """What the same predictions would have scored without fine-tuning."""
+        """Scores of the same choices without fine-tuning."""
         local = self.policy.local
         if not self.hindsight or local is None or local.rate == 0:
             return None
@@ -194,7 +194,7 @@ class LoopbackSimulation:
         return builder.client_scores()
 
     def _in_hindsight(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
-        """All models on all clients' samples: for measuring alone, no client sees them."""
+        """Evaluate all models on all clients' samples: only for metrics, no client sees the results."""
         builder = self._evaluation(span, plan)
         x = torch.cat([client.x[span[0] : span[1]] for client in self.clients])
         targets = torch.stack([client.y[span[0] : span[1]] for client in self.clients])

@@ -29,7 +29,7 @@ Outputs = list[tuple[int, AnyArray, Floats]]
 def _timed(
     method: Callable[Concatenate[LoopbackClient, P], R],
 ) -> Callable[Concatenate[LoopbackClient, P], R]:
-    """Count the processor time that a client's method takes on its thread."""
+    """Add the processor time of a client's method, on its thread, to the client's total."""
 
     @wraps(method)
     def counted(client: LoopbackClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -44,7 +44,7 @@ def _timed(
 
 @dataclass(eq=False)
 class LoopbackClient:
-    """Its state, its samples, the parameters that it was sent and still holds, and its processor time."""
+    """A client's state, its samples, the parameters that it holds, and its processor time."""
 
     session: ClientSession
     networks: LocalNetworks
@@ -61,7 +61,7 @@ class LoopbackClient:
 
     @_timed
     def receive(self, grants: Grants, sent: dict[int, Tensors]) -> Plan:
-        """Keep what is granted, drop the others."""
+        """Keep the granted models, drop the others."""
         self.state, plan = self.session.plan(self.state, grants)
         held = set(np.flatnonzero(plan.held[0]).tolist())
         copies = {model: {name: tensor.clone() for name, tensor in tensors.items()} for model, tensors in sent.items()}
@@ -72,13 +72,13 @@ class LoopbackClient:
 
     @_timed
     def evaluate(self, exchange: int, models: Sequence[int]) -> Outputs:
-        """(model, [n, C] outputs, [n] losses) of models that it holds, sample by sample."""
+        """(model, [n, C] outputs, [n] losses) of held models, sample by sample."""
         return self.evaluate_with(self.store, exchange, models)
 
     def evaluate_with(
         self, parameters: dict[int, Tensors] | Sequence[Tensors], exchange: int, models: Sequence[int]
     ) -> Outputs:
-        """The same with given parameters, adapted to the client's own past where the policy does so."""
+        """The same with given parameters, adapted to the client's past samples if the policy adapts."""
         first, stop = self.session.schedule.span(exchange)
         found = []
         for model in models:
@@ -97,7 +97,7 @@ class LoopbackClient:
 
     @_timed
     def fine_tune(self, model: int, window: Window, weight: float, local: LocalUpdate) -> Tensors:
-        """The weighted update of a model that it uploads."""
+        """The weighted update of a model, to upload."""
         x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
         return self.networks.update(model, self.store[model], x, y, window.weights, weight, local)
 
@@ -110,7 +110,7 @@ class LoopbackClient:
         return self.networks.adapted(model, tensors, x, y, local.adaptation_rate)
 
     def flatten(self, prefix: str) -> tuple[dict[str, AnyArray], dict[str, Any]]:
-        """Its state and the parameters that it holds, as arrays and values."""
+        """The client's state and held parameters, as arrays and values."""
         arrays, values = flatten(self.state, f"{prefix}state.")
         for model, tensors in self.store.items():
             arrays |= {f"{prefix}store.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}

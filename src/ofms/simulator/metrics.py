@@ -1,4 +1,4 @@
-"""From exchanges to results: metric, regret and bytes, as running sums."""
+"""Metric, regret and bytes of exchanges, as running sums."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SUMS = ("score", "frozen_score", "model_score", "down", "up", "most_held", "hel
 
 
 class Measurement:
-    """Adds up exchanges.
+    """Accumulate exchanges.
 
-    Figures of all clients are running sums; the first `history` of them are recorded round by round.
+    All clients have running sums; the first `history` clients are also recorded round by round.
     """
 
     def __init__(self, clients: int, models: int, *, loss_bound: str, hindsight: bool, history: int = 0) -> None:
@@ -38,7 +38,7 @@ class Measurement:
         self.predicted_share = np.zeros((clients, models))
 
     def add(self, exchange: Exchange) -> list[Line]:
-        """Add an exchange; one line for each of its rounds."""
+        """Add an exchange; return one record per round."""
         client_losses = selection_loss(exchange.client_losses, self.loss_bound)
         losses = selection_loss(exchange.losses, self.loss_bound)
         traffic = exchange.traffic
@@ -57,7 +57,7 @@ class Measurement:
                 self.frozen_score += exchange.frozen_scores[:, step]
             if self.hindsight:
                 self.model_score += exchange.model_scores[:, step]
-                # A model that nobody observes may have diverged: then it is not the best one.
+                # An unobserved model may have diverged: then it is not the best one.
                 hindsight = np.where(np.isnan(losses[:, step]), np.inf, losses[:, step])
                 possible = np.where(exchange.expected_weights > 0, client_losses[:, step], 0.0)
                 expected = (exchange.expected_weights * possible).sum(axis=1)
@@ -79,8 +79,8 @@ class Measurement:
     def first_clients(self) -> dict[str, AnyArray]:
         """The history of the first clients.
 
-        [T, H] `score`, `regret`; for each exchange [U, H, K] `probability`, `held` and `prediction_weights`, and
-        [U] `round`, its first one.
+        [T, H] `score`, `regret`; per exchange [U, H, K] `probability`, `held` and `prediction_weights`, and its first
+        [U] `round`.
         """
         return {name: np.stack(values) for name, values in self._kept.items()}
 
@@ -122,7 +122,7 @@ class Measurement:
         """Continue from flattened arrays and values."""
         for name in _SUMS:
             if arrays[name].shape != getattr(self, name).shape:
-                raise ValueError(f"{name} is of {list(arrays[name].shape)}")
+                raise ValueError(f"{name} has shape {list(arrays[name].shape)}")
             setattr(self, name, arrays[name])
         self.regret = ClientRegret(arrays["incurred"], arrays["hindsight"])
         self._kept = {

@@ -15,7 +15,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """Progress and time left, the metric, regret, memory and bytes so far.
+    """Progress and remaining time, the metric, regret, memory and bytes so far.
 
     In a terminal two lines are redrawn; elsewhere a line is printed every ten seconds and at the end.
     """
@@ -50,7 +50,7 @@ class Progress:
         """Nothing more to show."""
 
     def on_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Show some more rounds."""
+        """Show further rounds."""
         self.done += len(lines)
         self._count(lines)
         if self.live:
@@ -73,12 +73,12 @@ class Progress:
         self._up += sum(line["up"] for line in lines)
 
     def figures(self, line: Mapping[str, Any]) -> str:
-        """The figures of a round in one line."""
+        """The figures of a round, in one line."""
         parts = [f"{self.metric} {line['mean']:.4f}"]
         if "frozen" in line:
             parts.append(f"frozen {line['frozen']:.4f}")
         if "regret" in line:
             parts.append(f"regret {line['regret']:.2f}")
-        parts.append(f"held {human_bytes(line['held'])} a client")
+        parts.append(f"held {human_bytes(line['held'])} per client")
         parts.append(f"down {human_bytes(self._down)}, up {human_bytes(self._up)}")
         return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""One run: a simulation, its metrics, and the observers that follow it."""
+"""One run: a simulation, its metrics, and its observers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(
     checkpoint: float,
     tracker: str | None,
 ) -> Result:
-    """Run a policy to its end, from its last checkpoint where it was interrupted; observers follow it."""
+    """Run a policy to its end, from the last checkpoint if it is resumed, and notify observers."""
     simulation = make_simulation(
         policy,
         fleet,

@@ -1,4 +1,4 @@
-"""The interface of both simulators, and how one is made for a policy."""
+"""The interface of both simulators, and their factory."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ofms.simulator.loopback import LoopbackSimulation
 
 
 class Simulation(Protocol):
-    """A policy on a fleet, exchange by exchange."""
+    """A simulation of a policy on a fleet, exchange by exchange."""
 
     next_exchange: int
 
     def exchanges(self) -> Iterator[Exchange]:
-        """The remaining exchanges, one after the other."""
+        """Run the remaining exchanges, one at a time."""
         ...
 
     def parameters(self) -> list[Tensors]:
-        """A copy of the dictionary's parameters and buffers as they are now."""
+        """A copy of the dictionary's current parameters and buffers."""
         ...
 
     def client_figures(self) -> dict[str, AnyArray]:
-        """Arrays with a leading client axis that this simulator measures besides."""
+        """Further arrays with a leading client axis that only this simulator measures."""
         ...
 
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
-        """Everything that changes from exchange to exchange, as arrays and values."""
+        """All state that changes between exchanges, as arrays and values."""
         ...
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ def make_simulation(
         return LoopbackSimulation(policy, fleet, dictionary, stream, seed=seed, hindsight=hindsight, dtype=dtype)
 
     make = partial(make_compute, dictionary, stream, dtype=dtype, device=device, workers=workers)
-    # The same choices with the dictionary as it was show what fine-tuning gains.
+    # The same choices with the initial dictionary show the gain of fine-tuning.
     tuned = policy.local is not None and policy.local.rate > 0
     frozen = make() if hindsight and tuned else None
     return FusedSimulation(policy, fleet, make(), frozen=frozen, seed=seed, hindsight=hindsight)

@@ -1,1 +1,1 @@
-"""Complete files, locks, archives, and the message envelope."""
+"""Atomic files, locks, archives, and the message envelope."""

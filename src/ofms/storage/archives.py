@@ -12,8 +12,8 @@ from ofms.core.typing import AnyArray
 
 
 def read_npz(path: Path) -> dict[str, AnyArray]:
-    """The arrays of a `.npz` file; raises OSError or ValueError if it cannot be read."""
-    # Opened here: NumPy leaves a file open if it cannot read it.
+    """The arrays of an `.npz` file; raises OSError or ValueError if it cannot be read."""
+    # Opened here because NumPy leaves a file open that it cannot read.
     with path.open("rb") as content:
         try:
             with np.load(content, allow_pickle=False) as file:

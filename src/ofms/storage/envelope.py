@@ -1,7 +1,7 @@
-"""The message envelope: what crosses between a device and its server, as bytes. Arrays and JSON; nothing is unpickled.
+"""The message envelope: messages between a device and its server, as bytes. Arrays and JSON; nothing is unpickled.
 
 An encoded envelope is a safetensors file whose metadata holds the protocol version, the kind and plain values. The
-sender encodes it once; everything between sender and receiver passes the bytes on as they are.
+sender encodes it once; everything between sender and receiver forwards the bytes unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(content: bytes) -> Envelope:
-    """Decode an envelope, or refuse what is none; nothing in it is trusted."""
+    """Decode an envelope; reject anything else. Nothing in it is trusted."""
     kind, values = decode_head(content)
     try:
         arrays = safetensors.numpy.load(content)
@@ -68,12 +68,12 @@ def decode(content: bytes) -> Envelope:
         raise _malformed(content, error) from None
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
-            raise InvalidInput("message", f"{name[:40]} {array.dtype}", "arrays hold real numbers or flags")
+            raise InvalidInput("message", f"{name[:40]} {array.dtype}", "arrays must hold real numbers or booleans")
     return Envelope(kind, values, arrays)
 
 
 def decode_head(content: bytes) -> tuple[str, dict[str, Any]]:
-    """Decode kind and values alone; arrays are not looked at."""
+    """Decode only kind and values; arrays are skipped."""
     try:
         metadata = msgspec.json.decode(_header(content), type=_Header).metadata
         head = msgspec.json.decode(metadata[_HEAD], type=dict[str, Any])
@@ -93,14 +93,14 @@ def array_bounds(content: bytes, least: int) -> list[int]:
 
 
 def require_protocol(protocol: object) -> None:
-    """Refuse what another version of the protocol wrote."""
+    """Reject another version of the protocol."""
     if protocol != PROTOCOL:
         shown = f"protocol {str(protocol)[:40]}"
         raise InvalidInput("message", shown, f"this is protocol {PROTOCOL}; upgrade the older side")
 
 
 def message_arrays(message: Message, name: str) -> dict[str, AnyArray]:
-    """A message's arrays under `name.`; scalars, such as its exchange, travel among the values."""
+    """A message's arrays under `name.`; scalars, such as its exchange, are sent as values."""
     return {f"{name}.{key}": array for key, array in message.to_arrays().items() if array.ndim}
 
 
@@ -110,4 +110,4 @@ def _header(content: bytes) -> bytes:
 
 
 def _malformed(content: bytes, error: Exception) -> InvalidInput:
-    return InvalidInput("message", f"{len(content)} bytes", f"it is not a whole envelope ({type(error).__name__})")
+    return InvalidInput("message", f"{len(content)} bytes", f"it is not a complete envelope ({type(error).__name__})")

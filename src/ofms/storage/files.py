@@ -1,4 +1,4 @@
-"""Files and folders that are written completely or not at all."""
+"""Atomic writes of files and folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `folder` when the block succeeds and removed when it fails."""
     require_writable(folder.parent)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidInput("folder", folder, "something is there already; name a new one")
+        raise InvalidInput("folder", folder, "it already exists; name a new one")
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
         yield partial

@@ -1,4 +1,4 @@
-"""Values from files and messages, converted to typed records; a wrong one is named with its field and the remedy."""
+"""Convert values from files and messages to typed records; an error names the field, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 
 def convert(values: Any, kind: type[T]) -> T:
-    """A record of `kind` from plain values, or a refusal in one line.
+    """Convert plain values to a record of `kind`; raises `InvalidInput`.
 
     >>> from dataclasses import make_dataclass
     >>> from typing import Literal
@@ -33,7 +33,7 @@ def convert(values: Any, kind: type[T]) -> T:
 
 
 def invalid_input(error: msgspec.ValidationError, values: Any, kind: Any) -> InvalidInput:
-    """The field, its value and the remedy, from what msgspec says: "Expected `int`, got `str` - at `$.rounds`"."""
+    """Field, value and remedy from msgspec's message, such as "Expected `int`, got `str` - at `$.rounds`"."""
     reason, _, path = str(error).partition(" - at `$")
     steps = [match["key"] or match["index"] for match in _STEP.finditer(path.rstrip("`"))]
     annotation: Any = kind
@@ -55,7 +55,7 @@ def _value_at(values: Any, step: str) -> Any:
 
 
 def _annotation_at(annotation: Any, step: str) -> Any:
-    """The annotation one step down; None where it is not known."""
+    """The annotation one step down; None if it is unknown."""
     for member in members_of(annotation):
         found = _annotation_at(member, step)
         if found is not None:

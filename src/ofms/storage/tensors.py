@@ -1,4 +1,4 @@
-"""A model's tensors as the bytes of a safetensors file: on disk, and inside a message."""
+"""A model's tensors as the bytes of a safetensors file, for disk and messages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def encode_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
 
 
 def decode_tensors(content: bytes) -> dict[str, torch.Tensor]:
-    """Decode tensors by name, or refuse what is no whole safetensors file."""
+    """Decode tensors by name; reject an incomplete or malformed safetensors file."""
     try:
         return safetensors.torch.load(content)
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise InvalidInput("tensors", f"{len(content)} bytes", f"not a whole safetensors file ({error})") from None
+        raise InvalidInput("tensors", f"{len(content)} bytes", f"not a complete safetensors file ({error})") from None

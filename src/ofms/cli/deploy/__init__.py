@@ -12,12 +12,12 @@ from ofms.cli.deploy import demo, device, export, freeze, keys, rollback, server
 
 @click.group("deploy")
 def command() -> None:
-    """A server and its devices over a network, on Flower (docs/deploy.md)."""
+    """Run a server and its devices over a network, on Flower (docs/deploy.md)."""
     from ofms.core.errors import InvalidInput
 
     if find_spec("flwr") is None:
         raise InvalidInput("flower", "not installed", "pip install 'ofms[flower]'")
-    # Flower reads these when it is imported.
+    # Flower reads these variables on import.
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 

@@ -1,4 +1,4 @@
-"""What several commands of a deployment share."""
+"""Code shared by the commands of a deployment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def send_command(folder: Path, command: Command) -> None:
 
     read_config(folder)
     give_command(folder, command)
-    click.echo("requested; the server does it before its next exchange")
+    click.echo("requested; the server applies it before its next exchange")
 
 
 def interrupt_on_sigterm() -> None:

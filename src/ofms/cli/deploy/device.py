@@ -14,7 +14,7 @@ from ofms.cli.deploy.common import folder_argument, interrupt_on_sigterm
 @click.option("--store", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The device's store.")
 @click.option("--server", "address", metavar="HOST:PORT", help="The server's address, if not the one in device.toml.")
 def command(folder: Path, store: Path, address: str | None) -> None:
-    """Transfer messages between the server and a device's store; FOLDER is made by `ofms deploy keys`."""
+    """Transfer messages between the server and a device's store; FOLDER is created by `ofms deploy keys`."""
     from ofms.coordinator.files import FLOWER, read_device
     from ofms.flower.processes import free_port, keep_node, supernode_command
     from ofms.storage.files import require_writable

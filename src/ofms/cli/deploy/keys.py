@@ -15,7 +15,7 @@ from ofms.cli.options import named_budgets, trust_option
 @click.option("--server", "address", metavar="HOST:PORT", help="New deployment: the server's address for devices.")
 @click.option("--models", type=click.Path(path_type=Path), metavar="DIR", help="New deployment: its dictionary.")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="Other names and addresses of the server.")
-@click.option("--interval", type=int, default=20, show_default=True, help="Samples between two exchanges.")
+@click.option("--interval", type=int, default=20, show_default=True, help="Samples between exchanges.")
 @click.option("--rounds", type=int, default=100_000, show_default=True, help="The horizon, in samples.")
 @click.option(
     "--device",

@@ -18,5 +18,5 @@ def command(folder: Path, listen: str | None) -> None:
 
     interrupt_on_sigterm()
     with Supervisor(folder, listen=listen, echo=click.echo) as supervisor:
-        click.echo(f"listening on {supervisor.listen}:{supervisor.port}; Ctrl-C stops, the same command continues")
+        click.echo(f"listening on {supervisor.listen}:{supervisor.port}; Ctrl-C stops it, the same command resumes it")
         supervisor.run()

@@ -14,7 +14,7 @@ from ofms.cli.deploy.common import folder_argument
 @folder_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(folder: Path, as_json: bool) -> None:
-    """Show a deployment's devices, exchanges, bytes and refusals."""
+    """Show a deployment's devices, exchanges, bytes and rejected messages."""
     from ofms.coordinator.status import read_status, status_text
 
     found = read_status(folder)

@@ -1,4 +1,4 @@
-"""The least number of bins or clusters, by branch and bound."""
+"""The minimum number of bins or clusters, by branch and bound."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from ofms.core.packing.first_fit import first_fit_decreasing
 from ofms.core.typing import Integers
 
-# The search recurses once per item; beyond this many items, the bounds are returned as they are.
+# The search recurses once per item; with more items than this, the initial bounds are returned.
 _MOST_ITEMS_SEARCHED = 500
 
 
 @dataclass(frozen=True)
 class BinCount:
-    """The least number of bins, or bounds on it if the search was cut short."""
+    """The minimum number of bins, or bounds on it if the search was cut short."""
 
     lower: int
     upper: int
@@ -26,10 +26,10 @@ class BinCount:
 
 
 def fewest_bins(sizes: Integers, capacity: int, *, effort: int = 20_000) -> BinCount:
-    """The least number of bins that hold all items: exact, or bounds after `effort` search steps.
+    """The minimum number of bins that hold all items: exact, or bounds after `effort` search steps.
 
     Branch and bound over the items by decreasing size: an item goes into each open bin with a different residual
-    capacity, or into a new bin. A branch is pruned when even a perfect use of all residual capacity could not beat the
+    capacity, or into a new bin. A branch is pruned if even full use of all residual capacity could not beat the
     best packing found. The initial bounds are Martello and Toth's L2 and first-fit decreasing.
 
     Examples
@@ -93,7 +93,7 @@ def fewest_bins(sizes: Integers, capacity: int, *, effort: int = 20_000) -> BinC
 
 
 def fewest_clusters(costs: Integers, budget: int, *, effort: int = 20_000) -> BinCount:
-    """μ = max_j m*_j: the largest, over the chosen model, of the least numbers of clusters (before th:4).
+    """μ = max_j m*_j: the minimum number of clusters, maximised over the chosen model (before th:4).
 
     Exact, or bounds after `effort` search steps in total. Models of equal cost yield the same number, and only costs
     that could still raise the maximum are searched.
@@ -121,8 +121,8 @@ def _bin_lower_bound(items: Integers, capacity: int) -> int:
     sums = np.concatenate([[0], np.cumsum(ascending)])
     middle = int(np.searchsorted(ascending, capacity // 2, side="right"))
     thresholds = np.unique(np.concatenate([[0], ascending[:middle]]))
-    # Items above capacity - threshold are alone in a bin; those between that and half the capacity get a bin each,
-    # whose free capacity takes smaller items.
+    # Items above capacity - threshold fill a bin; those between that and half the capacity get a bin each, whose free
+    # capacity takes smaller items.
     large = np.searchsorted(ascending, capacity - thresholds, side="right")
     small = np.minimum(np.searchsorted(ascending, thresholds, side="left"), middle)
     halves = np.maximum(large - middle, 0)

@@ -59,7 +59,7 @@ def first_fit_decreasing(sizes: Integers, capacity: int) -> Packing:
 
 
 def _place_by_size(descending: Integers, capacity: int, most_bins: int) -> tuple[Integers, int]:
-    """First fit, all items of one size at a time.
+    """First fit, one distinct size at a time.
 
     Items of equal size are adjacent, and the first bin with room takes as many as fit before the next bin gets any: one
     pass over the bins with room places them all.

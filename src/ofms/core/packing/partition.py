@@ -65,7 +65,7 @@ def partition_models(costs: Integers, budgets: Integers) -> PartitionTable:
 
 
 def smallest_budget(costs: Integers) -> int:
-    """The least budget under (a2): the two largest models together.
+    """The smallest budget that satisfies (a2): the two largest models together.
 
     >>> smallest_budget(np.array([3, 9, 5]))
     14
