@@ -69,7 +69,8 @@ def one_hot(chosen: Integers, models: int) -> Floats:
     >>> one_hot(np.array([1, 0]), 2).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
-    weights: Floats = (np.arange(models) == chosen[:, None]).astype(np.float64)
+    weights = np.zeros((chosen.size, models))
+    weights[np.arange(chosen.size), chosen] = 1.0
     return weights
 
 
