@@ -40,9 +40,9 @@ def tampered(envelope: Envelope) -> dict[str, tuple[Envelope, str]]:
     return {
         "not finite": (changed(envelope, not_finite), "is not finite"),
         "a wrong shape": (changed(envelope, {key: np.zeros((2, 2, 2), np.float32)}), r"is \[2, 2, 2\], not"),
-        "a stale version": (changed(envelope, versions=versions), "of version 7, granted was 0"),
+        "a stale version": (changed(envelope, versions=versions), "version 7 instead of the granted 0"),
         "an unknown model": (changed(without_deltas(envelope), unknown), "unknown; the dictionary has 6"),
-        "too large": (changed(envelope, huge), "its norm is"),
+        "too large": (changed(envelope, huge), "its norm"),
         "no weight": (changed(envelope, weights={}), "its weight is missing"),
         "too much weight": (changed(envelope, weights=dict.fromkeys(weights, 1e9)), "is possible"),
         "another dtype": (
@@ -51,7 +51,7 @@ def tampered(envelope: Envelope) -> dict[str, tuple[Envelope, str]]:
         ),
         "an infinite weight": (changed(envelope, weights=dict.fromkeys(weights, 10**400)), "is missing"),
         "a weight of NaN": (changed(envelope, weights=dict.fromkeys(weights, float("nan"))), "is possible"),
-        "a missing parameter": (Envelope(envelope.kind, envelope.values, incomplete), "not those that are fine-tuned"),
+        "a missing parameter": (Envelope(envelope.kind, envelope.values, incomplete), "not the fine-tuned ones"),
         "an update without a report": (
             changed(envelope, {"report.updated": np.zeros_like(envelope.arrays["report.updated"])}),
             "the report does not list it",

@@ -71,16 +71,16 @@ def test_a_faulty_message_is_refused_entirely(local: LocalFleet) -> None:
     wanted = np.ones_like(envelopes[0].arrays["request.wanted"])
     for envelope, message in (
         (changed(envelopes[0], client=1), "this node is client 0"),
-        (changed(envelopes[0], exchange=0), "exchange 1 is asked for now"),
-        (changed(envelopes[0], exchange=2), "exchange 1 is asked for now"),
+        (changed(envelopes[0], exchange=0), "expected exchange 1"),
+        (changed(envelopes[0], exchange=2), "expected exchange 1"),
         (changed(envelopes[0], revision="other"), "another dictionary"),
         (changed(envelopes[0], deployment="other"), "another deployment"),
         (changed(envelopes[0], {"request.wanted": wanted}), "bytes wanted"),
-        (changed(envelopes[0], {"request.wanted": wanted[:, :2]}), "give"),
-        (changed(envelopes[0], {"report.updated": np.zeros((1, 6))}), "give"),
+        (changed(envelopes[0], {"request.wanted": wanted[:, :2]}), "expected"),
+        (changed(envelopes[0], {"report.updated": np.zeros((1, 6))}), "expected"),
         (changed(envelopes[0], held_bytes="poem"), "bytes held"),
         (changed(envelopes[0], held_bytes=10**9), "bytes held"),
-        (Envelope("poem", envelopes[0].values), "a server takes requests"),
+        (Envelope("poem", envelopes[0].values), "a server accepts only requests"),
     ):
         with pytest.raises(ofms.InvalidInput, match=message):
             local.coordinator.receive(0, envelope)
@@ -181,7 +181,7 @@ def test_tuned_rates_depend_on_the_whole_fleet(tmp_path: Path) -> None:
 def test_a_device_with_less_memory_than_its_fleet_expects_is_refused(local: LocalFleet, tmp_path: Path) -> None:
     welcome = local.coordinator.welcome(0)
     with Device(tmp_path / "small", budget=100, mail=False) as device:
-        with pytest.raises(ofms.InvalidInput, match="its fleet counts on"):
+        with pytest.raises(ofms.InvalidInput, match="its fleet assumes"):
             device.receive(welcome)
         assert device.collect() is None
     large = int(local.budgets[0]) + 1000
@@ -266,6 +266,6 @@ def test_an_update_that_was_not_requested_does_not_count(field: str, local: Loca
     local.coordinator.opened.grants[1] = replace(own, **{field: np.zeros_like(getattr(own, field))})
     refused = local.coordinator.receive(1, envelopes[1])
     assert refused
-    assert all("was not to upload it" in line for line in refused)
+    assert all("was not granted its upload" in line for line in refused)
     local.coordinator.close()
     assert local.parameters() == before

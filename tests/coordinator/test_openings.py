@@ -76,7 +76,7 @@ def test_an_answer_to_an_earlier_opening_does_not_count_when_the_groups_changed(
     assert (interrupted.groups, interrupted.new_groups) == (3, 2)
     interrupted.persistence.receive(uploading, old)
     (line,) = interrupted.persistence.records.refusals
-    assert "report refused: it answers another opening of exchange 0" in line
+    assert "report rejected: it answers another opening of exchange 0" in line
     assert uploading in interrupted.persistence.coordinator.requests, "its request counts"
     interrupted.persistence.close_exchange()
     assert parameters(interrupted.persistence) == before

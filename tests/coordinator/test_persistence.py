@@ -115,8 +115,8 @@ def test_freeze_and_rollback(tmp_path: Path, fleet: DirectFleet) -> None:
         True,
     )
     events = (folder / EVENTS).read_text()
-    assert "back where it was before exchange 3" in events
-    assert "rollback = 2: there are [0, 3, 4]" in events
+    assert "rolled back to the dictionary before exchange 3" in events
+    assert "rollback = 2: use one of [0, 3, 4]" in events
     assert "command = dance: use freeze, thaw or rollback" in events
     fleet.exchange(persistence)
     assert parameters(persistence) == seen[3], "frozen"
@@ -147,7 +147,7 @@ def test_status_counts_bytes_and_refusals(tmp_path: Path, fleet: DirectFleet) ->
     for client in range(CLIENTS):
         persistence.count(client, down=100 + client, up=10)
     fleet.exchange(persistence)
-    persistence.refuse(1, "message refused: it is a poem")
+    persistence.refuse(1, "message rejected: it is a poem")
     persistence.save()
     status = read_status(folder)
     assert [device["bytes_down"] for device in status["devices"]] == [100, 101, 102]
@@ -160,7 +160,7 @@ def test_status_counts_bytes_and_refusals(tmp_path: Path, fleet: DirectFleet) ->
     json.dumps(status)
     text = status_text(status)
     assert "ofms-ft, running: exchange 1 of 6" in text
-    assert "exchange 1: device-1: message refused: it is a poem" in text
+    assert "exchange 1: device-1: message rejected: it is a poem" in text
     persistence.close()
     assert "stopped" in status_text(read_status(folder))
 
@@ -250,7 +250,7 @@ def test_a_revoked_device_keeps_its_number(tmp_path: Path) -> None:
         ("device-2", False),
         ("device-3", False),
     ]
-    with pytest.raises(ofms.InvalidInput, match="there is one of this name"):
+    with pytest.raises(ofms.InvalidInput, match="this name already exists"):
         add_device(folder, "device-1", "5", "127.0.0.1:9092")
     with pytest.raises(ofms.InvalidInput, match="no such device"):
         revoke_device(folder, "device-9")

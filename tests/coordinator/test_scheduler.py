@@ -109,7 +109,7 @@ def test_a_device_that_reconnects_in_time_misses_nothing(scheduled: ScheduledFle
     assert grants[1] == grants[2], "the same grant is sent again"
     assert (scheduled.attended, scheduled.missed) == ([3] * 3, [0] * 3)
     assert "device-1 (node 11) did not answer: node unavailable" in scheduled.events
-    assert "device-1 (node 11) is away" in scheduled.events
+    assert "device-1 (node 11) disconnected" in scheduled.events
 
 
 def test_the_server_waits_for_a_disconnected_device_until_the_deadline(scheduled: ScheduledFleet) -> None:
@@ -127,7 +127,7 @@ def test_a_device_whose_answer_was_late_is_welcomed_again(scheduled: ScheduledFl
     assert scheduled.missed == [0, 1, 0]
     assert scheduled.attended[1] >= 1
     assert "exchange 0: 2 of 3 devices" in scheduled.events
-    assert "without a report: device-1" in scheduled.events
+    assert "no report from: device-1" in scheduled.events
 
 
 def test_an_answer_to_a_welcome_of_an_earlier_exchange_is_too_late(scheduled: ScheduledFleet) -> None:
@@ -156,7 +156,7 @@ def test_a_grant_that_the_transport_does_not_accept_is_sent_again(scheduled: Sch
     scheduled.transport.full_for.add(0)
     scheduled.run()
     assert (scheduled.attended, scheduled.missed) == ([3] * 3, [0] * 3)
-    assert scheduled.events.count("device-0 (node 10) did not get its message") == 1
+    assert scheduled.events.count("device-0 (node 10) was not sent its message") == 1
     assert scheduled.persistence.records.refusals == []
     sent = sum(len(content) for _, client, _, content in scheduled.transport.sent if client == 0)
     assert scheduled.persistence.records.counts[0].bytes_down == sent, "what was not accepted is not counted"
@@ -182,7 +182,7 @@ def test_a_malformed_reply_does_not_end_the_run(content: bytes | None, reason: s
     scheduled.transport.changes[1] = corrupt
     scheduled.run()
     (line,) = scheduled.persistence.records.refusals
-    assert "exchange 0: device-1 (node 11): message refused" in line
+    assert "exchange 0: device-1 (node 11): message rejected" in line
     assert reason in line
     assert scheduled.missed == [0, 1, 0]
     assert scheduled.attended == [3, 1, 3], "it is welcomed during the next exchange"
@@ -192,7 +192,7 @@ def test_a_reply_from_the_node_of_another_device_is_refused(scheduled: Scheduled
     scheduled.transport.changes[1] = lambda reply: replace(reply, node=10)
     scheduled.run()
     assert scheduled.attended == [3, 0, 3]
-    assert all("it answers for another one" in line for line in scheduled.persistence.records.refusals)
+    assert all("it answers for another node" in line for line in scheduled.persistence.records.refusals)
     assert scheduled.persistence.records.counts[0].refused == 0
 
 
@@ -222,4 +222,4 @@ def test_a_mistyped_key_does_not_change_the_roster_of_a_running_server(scheduled
     scheduled.run()
     assert scheduled.attended[:2] == [3, 3]
     assert scheduled.persistence.deployment.roster.devices[2].revoked
-    assert scheduled.events.count("the devices are as they were: devices.toml: key of device-0 = ") == 1
+    assert scheduled.events.count("keeping the last valid devices: devices.toml: key of device-0 = ") == 1

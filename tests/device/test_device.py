@@ -117,7 +117,7 @@ def test_a_device_without_a_grant_is_not_ready(tmp_path: Path) -> None:
     with Device(tmp_path / "new", budget=1000, mail=False) as device:
         assert not device.ready
         assert not device.wait_ready(timeout=0.01)
-        with pytest.raises(ofms.NotReady, match="no grant has come yet"):
+        with pytest.raises(ofms.NotReady, match="no grant has arrived yet"):
             device.predict(np.zeros(3))
         assert device.collect() is None
 
@@ -143,8 +143,7 @@ def test_labels_may_come_in_any_order_late_or_never(device: Device) -> None:
     assert device.predict(inputs[0]).id == 6, "it predicts without a server"
     with pytest.raises(ofms.InvalidInput, match="label = nan"):
         device.feedback(2, float("nan"))
-    numpy_label: Any = np.float32(0.5)
-    assert device.feedback(2, numpy_label)
+    assert device.feedback(2, np.float32(0.5))
     with pytest.raises(ofms.InvalidInput, match="input"):
         device.predict(np.zeros(7))
 
@@ -241,16 +240,16 @@ def test_malformed_messages_change_nothing(device: Device, coordinator: Coordina
         (b"nonsense", "not a complete envelope"),
         (encode(Envelope("grant", values | {"revision": "other"})), "another dictionary"),
         (encode(Envelope("grant", values | {"deployment": "other"})), "another dictionary"),
-        (encode(Envelope("grant", values | {"exchange": 5})), "this device asked for 1"),
+        (encode(Envelope("grant", values | {"exchange": 5})), "this device requested 1"),
         (encode(Envelope("grant", values)), "missing or malformed"),
-        (encode(Envelope("grant", values, everything)), "does not fit the budget"),
-        (sending(model_array(shapeless)), "missing or of another shape"),
+        (encode(Envelope("grant", values, everything)), "exceeds the budget"),
+        (sending(model_array(shapeless)), "missing or has another shape"),
         (sending(model_array(halves)), "is torch.float16, not torch.float32"),
         (sending(model_array(more)), "it has no tensor 'more'"),
         (sending(np.arange(99, dtype=np.uint8)), "not a complete safetensors file"),
         (sending(model_array(own)[:-4]), "not a complete safetensors file"),
         (sending(np.zeros((3, 3))), "not a complete safetensors file"),
-        (encode(Envelope("grant", values, unsent)), "neither sent nor here"),
+        (encode(Envelope("grant", values, unsent)), "neither sent nor held"),
         (encode(Envelope("poem")), "a welcome or a grant"),
     ):
         with pytest.raises(ofms.InvalidInput, match=message):
@@ -267,7 +266,7 @@ def test_all_inputs_have_the_shape_of_the_first(tmp_path: Path) -> None:
     with Device(store, budget=budget, mail=False) as device:
         join_and_grant(device, coordinator)
         first = device.predict(np.zeros((1, 8, 8)))
-        with pytest.raises(ofms.InvalidInput, match=r"input = \[1, 9, 9\]: earlier ones were \[1, 8, 8\]"):
+        with pytest.raises(ofms.InvalidInput, match=r"input = \[1, 9, 9\]: earlier inputs were \[1, 8, 8\]"):
             device.predict(np.zeros((1, 9, 9)))
         assert device.waiting == [first.id]
     for _ in range(2):
@@ -288,8 +287,7 @@ def test_an_unknown_class_is_refused_and_not_recorded(tmp_path: Path) -> None:
             with pytest.raises(ofms.InvalidInput, match=r"give a class from 0 to 2"):
                 device.feedback(answer.id, label)
     with Device(tmp_path / "store", budget=budget, mail=False) as again:
-        numpy_label: Any = np.int64(2)
-        assert again.feedback(answer.id, numpy_label)
+        assert again.feedback(answer.id, np.int64(2))
         assert again.collect() is not None
 
 
@@ -306,7 +304,7 @@ def test_nothing_is_learnt_from_values_that_are_not_finite(device: Device) -> No
         with pytest.raises(ofms.InvalidInput, match="input = not finite"):
             device.predict(np.array([bad, 0, 0]))
     answer = device.predict(np.zeros(3))
-    with pytest.raises(ofms.InvalidInput, match="is not finite with it; nothing is learnt"):
+    with pytest.raises(ofms.InvalidInput, match="is not finite; the label is ignored"):
         device.feedback(answer.id, 1e30)
     assert device._state.memory.losses.tolist() == [0] * 6
     assert device.feedback(answer.id, 0.5), "it still waits"

@@ -86,7 +86,7 @@ def test_a_killed_process_loses_at_most_the_last_tenth_of_a_second(device: Devic
 def test_a_closed_device_does_not_write_to_a_reused_descriptor(device: Device, tmp_path: Path) -> None:
     device.close()
     with open(tmp_path / "other", "wb") as other:
-        with pytest.raises(ofms.InvalidInput, match="it was closed"):
+        with pytest.raises(ofms.InvalidInput, match="it is closed"):
             device.predict(np.zeros(3))
         other.flush()
     assert (tmp_path / "other").read_bytes() == b""

@@ -38,14 +38,14 @@ class Counts(msgspec.Struct):
 
 
 class Moment(msgspec.Struct):
-    """The versions of the models before an exchange."""
+    """Model versions before an exchange."""
 
     exchange: int
     versions: list[int]
 
 
 class Records(msgspec.Struct):
-    """What is kept besides the coordinator's state."""
+    """Counts per device, version history and rejections, stored beside the coordinator's state."""
 
     counts: list[Counts]
     history: list[Moment]
@@ -58,16 +58,16 @@ class Checkpoint:
     Parameters
     ----------
     identity
-        What must not change while a deployment goes on.
+        Values that must not change during a deployment.
     """
 
     def __init__(self, folder: Path, identity: list[Any]) -> None:
         self.path, self._models, self._identity = folder / STATE / _CHECKPOINT, folder / STATE / MODELS, identity
-        # Files known to hold what their names say; others were left by a server that was killed.
+        # Files known to be complete; others may be left over from a server that was killed.
         self._written: set[tuple[int, int]] = set()
 
     def write(self, coordinator: Coordinator, records: Records) -> None:
-        """Write models first, then what refers to them; then remove models that nothing refers to."""
+        """Write models first, then the checkpoint that refers to them; then remove unreferenced models."""
         for model, version in enumerate(coordinator.version.tolist()):
             if version and (model, version) not in self._written:
                 write_whole(self._model_path(model, version), coordinator.encoded_model(model))
@@ -93,7 +93,7 @@ class Checkpoint:
                 path.unlink()
 
     def read(self, coordinator: Coordinator) -> Records | None:
-        """Restore a coordinator and the records; None where there is no checkpoint yet."""
+        """Restore a coordinator and the records; None if there is no checkpoint yet."""
         if not self.path.exists():
             return None
         try:
@@ -101,7 +101,7 @@ class Checkpoint:
         except (KeyError, ValueError, IndexError, OSError, msgspec.ValidationError) as error:
             if isinstance(error, InvalidInput) and error.field == "checkpoint":
                 raise
-            remedy = f"it cannot be read ({error}); move `state` away to begin anew"
+            remedy = f"it cannot be read ({error}); move `state` away to start over"
             raise InvalidInput("checkpoint", self.path, remedy) from None
 
     def model(self, coordinator: Coordinator, model: int, version: int) -> bytes:
@@ -114,11 +114,11 @@ class Checkpoint:
         envelope = decode(self.path.read_bytes())
         values: Mapping[str, Any] = envelope.values
         if values["identity"] != self._identity:
-            remedy = "it is of another dictionary, policy, horizon or seed; put that back, or move `state` away"
+            remedy = "it belongs to another dictionary, policy, horizon or seed; restore that, or move `state` away"
             raise InvalidInput("checkpoint", self.path, remedy)
         budgets = list(values["budgets"])
         if coordinator.fleet.budgets.tolist()[: len(budgets)] != budgets:
-            remedy = "a device's budget has changed; put it back, or revoke the device and add it by a new name"
+            remedy = "a device's budget has changed; restore it, or revoke the device and add it under a new name"
             raise InvalidInput("checkpoint", self.path, remedy)
         coordinator.deployment, coordinator.exchange = str(values["deployment"]), int(values["exchange"])
         coordinator.frozen = bool(values["frozen"])

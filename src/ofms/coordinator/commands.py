@@ -1,4 +1,4 @@
-"""Commands to a running server, as files that it carries out before its next exchange."""
+"""Commands to a running server: files that it processes before its next exchange."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class Command(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def give_command(folder: Path, command: Command) -> None:
-    """Ask the server of a deployment to carry out a command before its next exchange."""
+    """Queue a command, which the deployment's server executes before its next exchange."""
     require_writable(folder / COMMANDS)
     write_whole(folder / COMMANDS / f"{time.time_ns():020d}.json", msgspec.json.encode(command))

@@ -1,7 +1,7 @@
 """The server's side of exchanges, without a network: the dictionary, its versions, and the policy's server half.
 
-An exchange is opened for devices that requested it, and closed with the answers that came. The dictionary is a function
-of the messages, whatever their order.
+An exchange is opened for devices that requested it, and closed with the answers received. The dictionary depends on the
+messages, not on their order.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Coordinator:
     rounds, interval
         The horizon T and the interval n, in samples.
     largest_update
-        The largest norm of a device's update, in norms of the parameters that it updates.
+        The largest norm of a device's update, relative to the norm of the parameters that it updates.
     trust
-        Packages that a policy outside the built-in ones may come from.
+        Packages from which policies other than the built-in ones may be imported.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class Coordinator:
         self.frozen = False
         self.session = ServerSession(self.policy, self.fleet.catalogue, bandwidth)
         self.state = self.session.open()
-        # Rejected here where a device could not read it.
+        # Rejects a policy that a device could not decode.
         self._described = describe_policy(self.policy, trust)
         self.tensors: list[Tensors] = [
             {name: tensor.clone() for name, tensor in model.tensors.items()} for model in dictionary.models
         ]
-        # The encoded tensors of a model with their version: what is sent and written is encoded once.
+        # By model: its version and encoded tensors. Each version is encoded once, for grants and checkpoint.
         self._encoded: dict[int, tuple[int, bytes]] = {}
         self.requests: dict[int, Requests] = {}
         self.opened: OpenExchange | None = None
@@ -115,28 +115,28 @@ class Coordinator:
         return self.exchange + (self.opened is not None)
 
     def welcome(self, client: int) -> bytes:
-        """The encoded welcome: what a device must know to take part from the next exchange on."""
+        """The encoded welcome, with which a device joins at the next exchange."""
         head = self._head(self.next_exchange)
         return encode_welcome(head, client, self.dictionary, self.fleet, self._described, self.seed)
 
     def receive(self, client: int, envelope: Envelope) -> list[str]:
-        """Take a device's message; a line for each part that was refused. An invalid message raises.
+        """Process a device's message; return a line for each rejected part. An invalid message raises.
 
-        A report on another opening of the exchange is refused, because its weights were computed for another grant; the
-        request beside it still counts.
+        A report on another opening of the exchange is rejected, because its weights were computed for another grant;
+        the request in the same message still counts.
         """
         catalogue = self.fleet.catalogue
         if envelope.values.get("deployment") != self.deployment:
-            raise InvalidInput("message", str(envelope.values.get("deployment"))[:40], "it is of another deployment")
+            raise InvalidInput("message", str(envelope.values.get("deployment"))[:40], "of another deployment")
         bandwidth = None if self.policy.local is None else self.fleet.bandwidth
         budget = int(self.fleet.budgets[client])
         request = read_request(envelope, client, self.next_exchange, catalogue, budget, bandwidth)
         refused: list[str] = []
         if self.opened is not None and client in self.opened.grants:
             if client in self.opened.answers:
-                raise InvalidInput("message", f"exchange {self.exchange + 1}", "a duplicate; it is not counted")
+                raise InvalidInput("message", f"exchange {self.exchange + 1}", "a duplicate; not counted")
             if envelope.values.get("opening") != self.opened.openings[client]:
-                refused = [f"report refused: it answers another opening of exchange {self.exchange}"]
+                refused = [f"report rejected: it answers another opening of exchange {self.exchange}"]
             elif envelope.part("report"):
                 answer = self._read_answer(envelope, self.opened.grants[client])
                 self.opened.answers[client] = answer
@@ -145,10 +145,10 @@ class Coordinator:
         return refused
 
     def open(self, clients: Iterable[int] | None = None) -> dict[int, bytes]:
-        """Open the next exchange for devices that requested it; the encoded grant of each."""
+        """Open the next exchange for devices that requested it; return the encoded grant of each."""
         present = sorted(self.requests if clients is None else set(clients) & self.requests.keys())
         if self.opened is not None or not present:
-            raise InvalidInput("exchange", self.exchange, "it is open already, or nobody requested it")
+            raise InvalidInput("exchange", self.exchange, "it is already open, or no device requested it")
         requests = Requests.stack([self.requests[client] for client in present])
         self.state, grants = self.session.grant(self.state, requests, Draws(self.seed, self.exchange))
         if self.frozen:
@@ -156,7 +156,7 @@ class Coordinator:
         rows = {client: grants.rows(slice(place, place + 1)) for place, client in enumerate(present)}
         openings = {client: opening_id(self.deployment, own) for client, own in rows.items()}
         self.opened = OpenExchange(rows, openings)
-        # Devices that requested it and are not here request a later one.
+        # Devices that requested it but are not connected must request a later one.
         self.requests = {}
         head = self._head(self.exchange)
         return {client: encode_grant(head, own, openings[client], self.encoded_model) for client, own in rows.items()}
@@ -164,7 +164,7 @@ class Coordinator:
     def close(self) -> list[int]:
         """Close the exchange: learn from the reports, and apply the valid updates.
 
-        Models that would stop being finite keep their parameters; their numbers are returned.
+        Models whose new parameters would not be finite stay unchanged; their indices are returned.
         """
         if self.opened is None:
             raise InvalidInput("exchange", self.exchange, "it is not open")
@@ -202,7 +202,7 @@ class Coordinator:
         return self.open()
 
     def roll_back(self, contents: Mapping[int, bytes]) -> None:
-        """Replace models by encoded earlier ones; they get new versions, so that devices receive them."""
+        """Replace models by encoded earlier ones, under new versions, so that devices receive them."""
         version = self.version.copy()
         version[list(contents)] += 1
         self.state = replace(self.state, version=version)

@@ -22,30 +22,30 @@ from ofms.runs.units import parse_bandwidth, parse_budgets
 from ofms.storage.files import write_whole
 
 TEMPLATE = """\
-# What the server does. Paths are relative to this file.
+# Server configuration. Paths are relative to this file.
 
-# Where devices find it, HOST:PORT.
+# Address at which devices reach the server, HOST:PORT.
 address = {address}
 
 # The dictionary's folder.
 models = {models}
 
-# A policy that `ofms list` shows; its settings are at the end.
+# A policy listed by `ofms list`; its settings are at the end.
 policy = "ofms-ft"
 seed = 0
 
-# E, what may be uploaded in an exchange: a share of the summed budgets, or bytes as "64MiB".
+# E, the upload bandwidth per exchange: a share of the summed budgets, or bytes such as "64MiB".
 bandwidth = "100%"
 
-# n, the samples between two exchanges; T, the horizon in samples: tuned rates depend on it, and the server ends there.
+# n, the samples between two exchanges; T, the horizon in samples: tuned rates depend on it, and the server stops there.
 interval = {interval}
 rounds = {rounds}
 
-# Seconds that devices have for the samples of an exchange, and that messages may take on top of that.
+# Seconds for a device to process the samples of an exchange, and additional seconds for messages in transit.
 deadline = 60
 travel = 60
 
-# An update's largest norm, in norms of the parameters which it updates.
+# Largest norm of an update, relative to the norm of the parameters that it updates.
 largest_update = 1.0
 
 # How many earlier versions of the dictionary are kept for a rollback.
@@ -131,5 +131,5 @@ def read_config(folder: Path) -> ServerConfig:
 
 
 def write_config(folder: Path, config: ServerConfig) -> None:
-    """Write `server.toml`; what is None is left out, because TOML has no null."""
+    """Write `server.toml`; None values are omitted, because TOML has no null."""
     write_whole(folder / SERVER, tomli_w.dumps(without_nothing(msgspec.to_builtins(config))).encode())

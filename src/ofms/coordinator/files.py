@@ -30,10 +30,10 @@ class DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_device(folder: Path) -> DeviceFile:
-    """Read a device's folder, as `ofms deploy keys` made it."""
+    """Read a device's folder, as created by `ofms deploy keys`."""
     for name in (DEVICE_FILE, DEVICE_KEY, AUTHORITY):
         if not (folder / name).is_file():
-            raise InvalidInput("device", folder, f"{name} is not there; copy the folder that `ofms deploy keys` made")
+            raise InvalidInput("device", folder, f"{name} is missing; copy the folder that `ofms deploy keys` created")
     entry = read_toml(folder / DEVICE_FILE, DeviceFile)
     split_address(entry.server)
     return entry
@@ -52,11 +52,11 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
-    """Read a TOML file as a record, or refuse it in one line."""
+    """Read a TOML file into a struct, or reject it with a one-line error."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), kind)
     except FileNotFoundError:
-        remedy = "it is not a deployment; `ofms deploy keys` makes one"
+        remedy = "not a deployment; `ofms deploy keys` creates one"
         raise InvalidInput("deployment", path.parent, remedy) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, OSError) as error:
         raise InvalidInput("file", path, str(error)) from None

@@ -59,7 +59,7 @@ def make_deployment(
     Dictionary.read(models, trust=trusted).require_deployable()
     names = _names(list(dict.fromkeys([host, *hosts, *_LOCAL])))
     if (folder / SERVER).exists():
-        raise InvalidInput("deployment", folder, "it is there already; leave out --server to add devices to it")
+        raise InvalidInput("deployment", folder, "it already exists; omit --server to add devices to it")
     require_writable(folder)
     key, certificate = _make_authority()
     _write_private(folder / AUTHORITY_KEY, _pem(key))
@@ -78,12 +78,12 @@ def make_deployment(
 
 
 def add_device(folder: Path, name: str, budget: str, address: str) -> Path:
-    """Create a device's key; the folder to copy onto the device."""
+    """Create a device's key; return the folder to copy onto the device."""
     roster = read_roster(folder)
     require_name(name)
     parse_budgets(budget, largest=1, clients=1)
     if any(device.name == name for device in roster.devices):
-        raise InvalidInput("device", name, "there is one of this name; a revoked one gets a new name")
+        raise InvalidInput("device", name, "this name already exists; add a revoked device under a new name")
     try:
         authority = (folder / AUTHORITY).read_bytes()
     except OSError as error:
@@ -105,7 +105,7 @@ def add_device(folder: Path, name: str, budget: str, address: str) -> Path:
 
 
 def _require_enough(folder: Path, budgets: Sequence[str]) -> None:
-    """Refuse a budget that is too small for the dictionary, before anything is written."""
+    """Reject a budget that is too small for the dictionary, before anything is written."""
     config = read_config(folder)
     catalogue = Dictionary.read(folder / config.models, trust=config.trusted(folder)).catalogue()
     largest = int(catalogue.storage.max())
@@ -114,7 +114,7 @@ def _require_enough(folder: Path, budgets: Sequence[str]) -> None:
 
 
 def revoke_device(folder: Path, name: str) -> None:
-    """Mark a device as revoked; the server shuts it out."""
+    """Mark a device as revoked; the server excludes it."""
     roster = read_roster(folder)
     for device in roster.devices:
         if device.name == name:
@@ -122,7 +122,7 @@ def revoke_device(folder: Path, name: str) -> None:
             write_roster(folder, roster)
             return
     names = ", ".join(device.name for device in roster.devices) or "none"
-    raise InvalidInput("revoke", name, f"there is no such device; there are {names}")
+    raise InvalidInput("revoke", name, f"no such device; the devices are: {names}")
 
 
 def _make_authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -162,7 +162,7 @@ def _make_certificate(
 
 
 def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
-    """Host names and addresses as a certificate has them."""
+    """Host names and IP addresses as subject alternative names."""
     names: list[x509.GeneralName] = []
     for host in hosts:
         try:
@@ -183,7 +183,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Clocks of devices may be slow.
+        # Device clocks may be behind.
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=_DAYS))
     )

@@ -22,7 +22,7 @@ def encode_welcome(
     policy: Mapping[str, Any],
     seed: int,
 ) -> bytes:
-    """Encode what a device must know: its policy with resolved rates, and how to build its networks."""
+    """Encode a device's welcome: its policy with resolved rates, and how to build its networks."""
     models = [
         {
             "name": model.name,
@@ -57,10 +57,10 @@ def encode_grant(head: Mapping[str, Any], own: Grants, opening: str, encoded_mod
 
 
 def opening_id(deployment: str, own: Grants) -> str:
-    """An id of a device's grant, which its report repeats.
+    """The id of a device's grant, echoed by its report.
 
-    A server that was killed opens its exchange again. Where a device's grant is the same as before, so is the id, and
-    an answer that is on its way counts; where it differs, as when the number of groups α changed, it does not.
+    A server that was killed reopens its exchange. If a device's grant is unchanged, so is the id, and an answer in
+    transit counts; if it differs, for example in the number of groups α, the answer does not count.
     """
     digest = hashlib.sha256(deployment.encode())
     for name, array in sorted(own.to_arrays().items()):

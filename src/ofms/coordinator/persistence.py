@@ -1,9 +1,9 @@
 """Persists the coordinator: checkpoints, history, status, event log.
 
 state/                          the checkpoint
-status.json                     for people and `ofms deploy status`
+status.json                     read by people and `ofms deploy status`
 events.log                      a line for each event
-commands/                       freeze, thaw and rollback, until they are carried out
+commands/                       freeze, thaw and rollback, until they are executed
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_REFUSALS = 100
 
 
 class PersistentCoordinator:
-    """The coordinator of a deployment with its files; one at a time, except `read_only`, which writes nothing."""
+    """The coordinator of a deployment with its files; one per folder, except `read_only`, which writes nothing."""
 
     def __init__(self, deployment: Deployment, *, read_only: bool = False) -> None:
         self.deployment, self.folder = deployment, deployment.folder
@@ -45,7 +45,7 @@ class PersistentCoordinator:
             self.nodes: dict[int, int] = {}
             records = self._checkpoint.read(self.coordinator)
             self.records = records or Records([], [Moment(0, self.coordinator.version.tolist())], [])
-            # Devices may have been added since.
+            # Devices may have been added since the checkpoint.
             self.records.counts += [Counts() for _ in deployment.roster.devices[len(self.records.counts) :]]
         except BaseException:
             self.close()
@@ -57,7 +57,7 @@ class PersistentCoordinator:
             self._lock.close()
 
     def name(self, client: int) -> str:
-        """A device in the log: its name, and its node where it is connected."""
+        """A device's name in the log, with its node if it is connected."""
         node = self.nodes.get(client)
         name = self.deployment.roster.devices[client].name
         return name if node is None else f"{name} (node {node})"
@@ -67,7 +67,7 @@ class PersistentCoordinator:
         log_event(self.folder / EVENTS, line)
 
     def refuse(self, client: int, reason: object) -> None:
-        """Count and log that something of a device was refused."""
+        """Count and log a rejected message, or part of one."""
         self.records.counts[client].refused += 1
         line = f"exchange {self.coordinator.exchange}: {self.name(client)}: {reason}"
         self.records.refusals = [*self.records.refusals, line][-_MOST_REFUSALS:]
@@ -79,17 +79,17 @@ class PersistentCoordinator:
         self.records.counts[client].bytes_up += up
 
     def receive(self, client: int, envelope: Envelope) -> None:
-        """Take a device's message; refusals are counted and logged."""
+        """Process a device's message; count and log rejections."""
         try:
             for reason in self.coordinator.receive(client, envelope):
                 self.refuse(client, reason)
         except InvalidInput as error:
-            self.refuse(client, f"message refused: {error}")
+            self.refuse(client, f"message rejected: {error}")
             return
         self.records.counts[client].held_bytes = int(envelope.values["held_bytes"])
 
     def revoke(self, client: int) -> None:
-        """Shut a device out, of the open exchange too."""
+        """Exclude a device, also from the open exchange."""
         self.deployment.roster.devices[client].revoked = True
         self.coordinator.exclude(client)
         self.log_event(f"{self.name(client)} is revoked")
@@ -110,23 +110,23 @@ class PersistentCoordinator:
         updates = sum(len(answer.updates) for answer in opened.answers.values())
         for model in coordinator.close():
             name = coordinator.fleet.catalogue.names[model]
-            self.log_event(f"exchange {number}: {name} stays as it is: its updates together are not finite")
+            self.log_event(f"exchange {number}: {name} is unchanged: the sum of its updates is not finite")
         missed = sorted(opened.grants.keys() - opened.answers.keys())
         line = f"exchange {number}: {len(opened.answers)} of {len(opened.grants)} devices, {updates} updates"
-        self.log_event(line + (f"; without a report: {', '.join(map(self.name, missed))}" if missed else ""))
+        self.log_event(line + (f"; no report from: {', '.join(map(self.name, missed))}" if missed else ""))
         records.history.append(Moment(coordinator.exchange, coordinator.version.tolist()))
-        # The initial dictionary stays.
+        # The initial dictionary is always kept.
         records.history = records.history[:1] + records.history[1:][-self.deployment.config.keep :]
         self.save()
 
     def run_commands(self) -> None:
-        """Carry out the commands given since the last exchange."""
+        """Execute the commands given since the last exchange."""
         for path in sorted((self.folder / COMMANDS).glob("*.json")):
             try:
                 self._run_command(msgspec.json.decode(path.read_bytes(), type=Command))
                 self.save()
             except (InvalidInput, msgspec.DecodeError) as error:
-                self.log_event(f"command {path.name} not carried out: {error}")
+                self.log_event(f"command {path.name} not executed: {error}")
             path.unlink(missing_ok=True)
 
     def save(self) -> None:
@@ -135,7 +135,7 @@ class PersistentCoordinator:
         self.write_status()
 
     def write_status(self) -> None:
-        """Write what `ofms deploy status` shows."""
+        """Write `status.json`."""
         write_status(self.folder, self.coordinator, self.deployment.roster, self.nodes, self.records)
 
     def write_dictionary(self, folder: Path) -> None:
@@ -150,21 +150,21 @@ class PersistentCoordinator:
         coordinator = self.coordinator
         if command.do in ("freeze", "thaw"):
             coordinator.frozen = command.do == "freeze"
-            now = "is frozen: models are selected, not fine-tuned" if coordinator.frozen else "is fine-tuned again"
-            self.log_event(f"exchange {coordinator.exchange}: the dictionary {now}")
+            now = "frozen: models are selected, not fine-tuned" if coordinator.frozen else "thawed: fine-tuning resumes"
+            self.log_event(f"exchange {coordinator.exchange}: dictionary {now}")
         elif command.do == "rollback":
             changed = self._roll_back(command.to)
-            back = f"the dictionary is back where it was before exchange {command.to}"
+            back = f"rolled back to the dictionary before exchange {command.to}"
             self.log_event(f"exchange {coordinator.exchange}: {back}; {changed} models changed")
         else:
             raise InvalidInput("command", command.do, "use freeze, thaw or rollback")
 
     def _roll_back(self, to: int | None) -> int:
-        """Return to the dictionary before an exchange; how many models changed."""
+        """Roll back to the dictionary before an exchange; return the number of models changed."""
         coordinator, history = self.coordinator, self.records.history
         moment = next((each for each in history if each.exchange == to), None)
         if moment is None:
-            raise InvalidInput("rollback", to, f"there are {[each.exchange for each in history]}")
+            raise InvalidInput("rollback", to, f"use one of {[each.exchange for each in history]}")
         versions = zip(moment.versions, coordinator.version.tolist(), strict=True)
         changed = [model for model, (then, now) in enumerate(versions) if then != now]
         contents = {model: self._checkpoint.model(coordinator, model, moment.versions[model]) for model in changed}

@@ -20,7 +20,7 @@ class Presence:
         self._complaint = ""
 
     def refresh_nodes(self) -> list[int]:
-        """Look for devices that came or went, at most every two seconds; those that were revoked."""
+        """Update the connected devices, at most every two seconds; return the newly revoked ones."""
         now = self._clock.monotonic()
         if now < self._next_refresh:
             return []
@@ -35,10 +35,10 @@ class Presence:
                 found[client] = node
         if found != before:
             for client in sorted(before.keys() - found.keys()):
-                persistence.log_event(f"{persistence.name(client)} is away")
+                persistence.log_event(f"{persistence.name(client)} disconnected")
             persistence.nodes = found
             for client in sorted(found.keys() - before.keys()):
-                persistence.log_event(f"{persistence.name(client)} is here")
+                persistence.log_event(f"{persistence.name(client)} connected")
             persistence.write_status()
         return revoked
 
@@ -47,10 +47,10 @@ class Presence:
         try:
             entries = {entry.name: entry for entry in read_roster(persistence.folder).devices}
         except InvalidInput as error:
-            # The roster is being edited, or has a mistake: keep the last valid one.
+            # The roster is being edited or is invalid: keep the last valid one.
             if str(error) != self._complaint:
                 self._complaint = str(error)
-                persistence.log_event(f"the devices are as they were: {error}")
+                persistence.log_event(f"keeping the last valid devices: {error}")
             return []
         self._complaint = ""
         revoked = []

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class DeviceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A device; its position in the roster is its client number for good, so revoked ones stay."""
+    """A device; its position in the roster is its permanent client number, so revoked entries stay."""
 
     name: str
     budget: str
@@ -37,7 +37,7 @@ class Roster(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_roster(folder: Path) -> Roster:
-    """Read the devices of a deployment; refused where a key is not one."""
+    """Read the devices of a deployment; reject invalid keys."""
     path = folder / DEVICES
     roster = read_toml(path, Roster) if path.exists() else Roster()
     roster.public_keys()
@@ -49,7 +49,7 @@ def write_roster(folder: Path, roster: Roster) -> None:
 
 
 def require_name(name: str) -> str:
-    """Refuse a device's name that is no folder name."""
+    """Reject a device name that is not a valid folder name."""
     if not _NAME.fullmatch(name):
         raise InvalidInput("device", name, "use letters, digits, '.', '_' and '-', at most 64")
     return name

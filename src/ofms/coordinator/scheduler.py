@@ -12,7 +12,7 @@ from ofms.core.errors import InvalidInput
 from ofms.storage.envelope import decode
 
 _POLL_SECONDS = 0.5
-# A device whose program runs answers a welcome at once.
+# A device whose program is running answers a welcome immediately.
 _JOIN_SECONDS = 5.0
 _USUAL_TRAVEL_SECONDS = 10.0
 _RETRY_SECONDS = 5.0
@@ -20,7 +20,7 @@ _RETRY_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that waits for its reply; `until` when it expires, or, where it was lost, when it may be sent again."""
+    """A message awaiting its reply; `until` is when it expires or, if it was lost, when it may be resent."""
 
     client: int
     node: int
@@ -38,7 +38,7 @@ class Scheduler:
         self.transport, self.persistence, self.clock = transport, persistence, clock
         self.coordinator, self.config = persistence.coordinator, persistence.deployment.config
         self.waiting: dict[str, Sent] = {}
-        # Grants that did not arrive or were not answered; sent again when their node is back in time.
+        # Undelivered or unanswered grants; resent if their node reconnects before the deadline.
         self.lost: list[Sent] = []
         self._presence = Presence(transport, persistence, clock)
         self._invited: dict[int, int] = {}
@@ -47,10 +47,10 @@ class Scheduler:
     def run(self) -> None:
         """Run all exchanges up to the horizon."""
         persistence, coordinator = self.persistence, self.coordinator
-        goes_on = f"the server goes on with exchange {coordinator.exchange}"
-        persistence.log_event(goes_on if coordinator.exchange else "the server begins")
+        resumes = f"the server resumes at exchange {coordinator.exchange}"
+        persistence.log_event(resumes if coordinator.exchange else "the server starts")
         persistence.run_commands()
-        # From here on devices know the deployment by its id.
+        # The deployment's id must be on disk before a device learns it.
         persistence.save()
         if not coordinator.finished:
             self._gather()
@@ -93,7 +93,7 @@ class Scheduler:
         self.persistence.close_exchange()
 
     def _expects_answers(self, deadline: float) -> bool:
-        """Whether answers may still come: to grants, to those to be sent again, to welcomes that were just sent."""
+        """Whether to wait for answers: to grants, to grants to be resent, or to recent welcomes."""
         now = self.clock.monotonic()
         if any(sent.kind == "exchange" for sent in self.waiting.values()):
             return now < deadline + self.config.travel
@@ -102,13 +102,13 @@ class Scheduler:
         return (bool(self.lost) or welcomed) and now < deadline
 
     def _invite(self) -> None:
-        """Welcome connected devices that are in no exchange and have not requested the next one."""
+        """Welcome connected devices that are not in the open exchange and have not requested the next one."""
         coordinator, now = self.coordinator, self.clock.monotonic()
         granted = coordinator.opened.grants.keys() if coordinator.opened is not None else set()
         busy = {sent.client for sent in self.waiting.values()}
         busy |= {client for client, again in self._not_before.items() if now < again}
         for client in sorted(self.persistence.nodes.keys() - busy - granted - coordinator.requests.keys()):
-            # Once per exchange: a device whose program does not run would delay the others.
+            # Once per exchange: a device whose program is not running would delay the others.
             if coordinator.opened is None or self._invited.get(client) != coordinator.next_exchange:
                 self._invited[client] = coordinator.next_exchange
                 self._send(client, "join", coordinator.welcome(client), coordinator.next_exchange, _JOIN_SECONDS)
@@ -119,13 +119,13 @@ class Scheduler:
         sent = Sent(client, node, kind, content, exchange, now, now + lifetime)
         message = self.transport.send(node, kind, content, wait=wait, lifetime=lifetime)
         if message is None:
-            self._lose(sent, "did not get its message: the transport does not accept it")
+            self._lose(sent, "was not sent its message: the transport rejected it")
             return
         self.waiting[message] = sent
         self.persistence.count(client, down=len(content))
 
     def _wait(self) -> None:
-        """Take the replies that came, or let some time pass."""
+        """Process the replies received, or sleep if there are none."""
         replies = self.transport.receive(list(self.waiting)) if self.waiting else []
         for reply in replies:
             sent = self.waiting.pop(reply.message, None)
@@ -141,16 +141,16 @@ class Scheduler:
         if reply.lost:
             self._lose(sent, f"did not answer: {reply.error}")
             return
-        # Nothing that a device sends may end the server.
+        # No message of a device may stop the server.
         try:
             self._read(sent, reply)
         except InvalidInput as error:
-            self.persistence.refuse(sent.client, f"message refused: {error}")
+            self.persistence.refuse(sent.client, f"message rejected: {error}")
         except Exception as error:
-            self.persistence.refuse(sent.client, f"message refused: {type(error).__name__}: {error}")
+            self.persistence.refuse(sent.client, f"message rejected: {type(error).__name__}: {error}")
 
     def _lose(self, sent: Sent, reason: str) -> None:
-        """Log a message without an answer; a grant of the open exchange is kept, to be sent again after a while."""
+        """Log an unanswered message; keep a grant of the open exchange, to resend it later."""
         self._log(sent.client, reason)
         again = self._not_before[sent.client] = self.clock.monotonic() + _RETRY_SECONDS
         if sent.kind == "exchange" and sent.exchange == self.coordinator.exchange:
@@ -163,18 +163,18 @@ class Scheduler:
         if reply.content is None:
             raise InvalidInput("message", reply.error, "it cannot be read")
         if reply.node != sent.node:
-            raise InvalidInput("node", reply.node, "it answers for another one")
+            raise InvalidInput("node", reply.node, "it answers for another node")
         self.persistence.count(sent.client, up=len(reply.content))
         envelope = decode(reply.content)
         if envelope.kind == "refusal":
-            self._log(sent.client, f"did not take its message: {envelope.values.get('reason')}")
+            self._log(sent.client, f"rejected its message: {envelope.values.get('reason')}")
         elif envelope.kind != "nothing" and requested != self.coordinator.next_exchange:
             self._log(sent.client, f"answered exchange {sent.exchange} too late")
         elif envelope.kind != "nothing":
             self.persistence.receive(sent.client, envelope)
 
     def _send_again(self, deadline: float) -> None:
-        """Send lost grants again to nodes that are back."""
+        """Resend lost grants to nodes that reconnected."""
         now = self.clock.monotonic()
         for sent in [sent for sent in self.lost if sent.until <= now and sent.client in self.persistence.nodes]:
             self.lost.remove(sent)

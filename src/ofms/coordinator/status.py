@@ -58,20 +58,20 @@ def read_status(folder: Path) -> dict[str, Any]:
     try:
         status = msgspec.json.decode((folder / STATUS).read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
-        raise InvalidInput("deployment", folder, "its server has not run yet: ofms deploy server") from None
+        raise InvalidInput("deployment", folder, "its server has not run yet; start it: ofms deploy server") from None
     except msgspec.DecodeError as error:
-        raise InvalidInput("status", folder / STATUS, f"it is damaged ({error}); the server writes it anew") from None
+        raise InvalidInput("status", folder / STATUS, f"it is damaged ({error}); the server will rewrite it") from None
     return status | {"running": is_locked(folder / STATE)}
 
 
 def status_text(status: dict[str, Any]) -> str:
-    """The status as a summary line, a table of the devices, and the last refusals."""
+    """The status as a summary line, a table of the devices, and the last rejections."""
     ago = time.time() - status["written"]
     state = "running" if status["running"] else "finished" if status["finished"] else "stopped"
     frozen = ", the dictionary is frozen" if status["frozen"] else ""
     head = (
         f"{status['policy']}, {state}{frozen}: exchange {status['exchange']} of {status['exchanges']}, "
-        f"{human_bytes(status['bytes_down'])} down, {human_bytes(status['bytes_up'])} up; as of {ago:.0f} s ago"
+        f"{human_bytes(status['bytes_down'])} down, {human_bytes(status['bytes_up'])} up; updated {ago:.0f} s ago"
     )
     rows = [
         [
@@ -86,14 +86,14 @@ def status_text(status: dict[str, Any]) -> str:
         ]
         for device in status["devices"]
     ]
-    table = format_table(["device", "", "answered", "last", "down", "up", "held", "refused"], rows)
+    table = format_table(["device", "", "answered", "last", "down", "up", "held", "rejected"], rows)
     lines = [head, "", table]
     if status["refusals"]:
-        lines += ["", f"refused, the last {_REFUSALS_SHOWN}:", *status["refusals"][-_REFUSALS_SHOWN:]]
+        lines += ["", f"last {_REFUSALS_SHOWN} rejections:", *status["refusals"][-_REFUSALS_SHOWN:]]
     return "\n".join(lines)
 
 
 def _where(device: dict[str, Any], running: bool) -> str:
     if device["revoked"]:
         return "revoked"
-    return "here" if running and device["node"] is not None else "away"
+    return "connected" if running and device["node"] is not None else "disconnected"

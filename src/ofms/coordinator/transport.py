@@ -1,4 +1,4 @@
-"""The network as the coordinator sees it: who is connected, send, receive."""
+"""The network as the coordinator sees it: connected nodes, send, receive."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Kind = Literal["join", "exchange"]
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of a message.
+    """The outcome of a message.
 
     Attributes
     ----------
     message
         The id of the message.
     node
-        Who replied.
+        The node that replied.
     content
-        The encoded envelope of the reply; None where there is none.
+        The encoded envelope of the reply; None if there is none.
     error
-        Why there is none.
+        Why there is no reply.
     lost
-        Whether that is because the message or its reply was lost on the way, so that it may be sent again.
+        Whether the message or its reply was lost in transit, so that it may be resent.
     """
 
     message: str
@@ -36,31 +36,31 @@ class Reply:
 
 
 class Transport(Protocol):
-    """Carries encoded envelopes to nodes and back, as they are."""
+    """Carries encoded envelopes to nodes and back, unchanged."""
 
     def nodes(self) -> Mapping[bytes, int]:
         """The connected nodes: id by public key (PEM)."""
         ...
 
     def send(self, node: int, kind: Kind, content: bytes, *, wait: float, lifetime: float) -> str | None:
-        """Send a message; its id, or None where it was not accepted.
+        """Send a message; return its id, or None if it was not accepted.
 
         Parameters
         ----------
         wait
-            For how many seconds the node waits for the device's answer.
+            Seconds that the node waits for the device's answer.
         lifetime
-            After how many seconds nobody waits for the reply any more.
+            Seconds until the message expires; later replies are ignored.
         """
         ...
 
     def receive(self, messages: Iterable[str]) -> list[Reply]:
-        """The replies to some messages that have come so far, each returned once."""
+        """The replies received so far to these messages, each returned once."""
         ...
 
 
 class Clock(Protocol):
-    """Time as the `time` module offers it."""
+    """The part of the `time` module that scheduling uses."""
 
     def monotonic(self) -> float: ...
 

@@ -28,7 +28,7 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The valid part of a device's report, and a line for each part that was refused."""
+    """The valid part of a device's report, and a line for each rejected part."""
 
     reports: Reports
     updates: Mapping[int, Update]
@@ -38,17 +38,17 @@ class Answer:
 def read_request(
     envelope: Envelope, client: int, exchange: int, catalogue: Catalogue, budget: int, bandwidth: int | None
 ) -> Requests:
-    """Read the request in a message, or refuse the whole message; `bandwidth` is None where nobody uploads."""
+    """Read the request in a message, or reject the whole message; `bandwidth` is None if the policy uploads nothing."""
     if envelope.kind != "request":
-        raise InvalidInput("message", envelope.kind, "a server takes requests")
+        raise InvalidInput("message", envelope.kind, "a server accepts only requests")
     values = envelope.values
     if values.get("revision") != catalogue.revision:
-        raise InvalidInput("message", f"revision {_short(values.get('revision'))}", "it is of another dictionary")
+        raise InvalidInput("message", f"revision {_short(values.get('revision'))}", "of another dictionary")
     if values.get("client") != client:
         raise InvalidInput("message", f"client {_short(values.get('client'))}", f"this node is client {client}")
     if values.get("exchange") != exchange:
         found = _short(values.get("exchange"))
-        raise InvalidInput("message", f"exchange {found}", f"exchange {exchange} is asked for now")
+        raise InvalidInput("message", f"exchange {found}", f"expected exchange {exchange}")
     part = envelope.part("request")
     wanted = _array(part, "wanted", (1, len(catalogue)), "b")
     holding = _array(part, "holding", (1, len(catalogue)), "i")
@@ -79,7 +79,7 @@ def read_answer(
     Parameters
     ----------
     largest_update
-        The largest norm of an update before importance weighting, in norms of the parameters that it updates.
+        The largest norm of an update before importance weighting, relative to that of the parameters that it updates.
     most_loss
         The largest possible loss of a model in an exchange where the server learns from losses, else None.
     """
@@ -91,23 +91,23 @@ def read_answer(
         losses = _array(part, "losses", (1, models), "f").astype(np.float64)
         own = losses[grants.held]
         if not ((own >= 0) & (own <= most_loss)).all():
-            raise InvalidInput("message", "losses", f"they are not from 0 to {most_loss:g} for all models held")
+            raise InvalidInput("message", "losses", f"they must be from 0 to {most_loss:g} for all models held")
         losses = np.where(grants.held, losses, np.nan)
     reports = Reports(grants.exchange, grants.client, losses, updated)
     refused, updates = [], {}
     try:
         deltas = envelope.by_model("delta")
     except ValueError:
-        raise InvalidInput("message", "an update", "it names no model") from None
+        raise InvalidInput("message", "an update", "it does not name a model") from None
     for model in sorted(deltas.keys() | set(np.flatnonzero(updated[0]).tolist())):
         try:
             if not 0 <= model < models:
-                raise InvalidInput("model", model, f"unknown; the dictionary has {models}")
+                raise InvalidInput("model", model, f"unknown; the dictionary has {models} models")
             updates[model] = _read_update(envelope, model, deltas.get(model, {}), grants, tensors, trainable)
             _require_moderate(updates[model], model, grants, tensors, largest_update)
         except InvalidInput as error:
             updates.pop(model, None)
-            refused.append(f"update refused: {error}")
+            refused.append(f"update rejected: {error}")
             if len(refused) > _MOST_LINES:
                 raise InvalidInput("message", f"{len(deltas)} updates", "too many of them are invalid") from None
             if 0 <= model < models:
@@ -124,14 +124,14 @@ def _read_update(
     trainable: Sequence[Sequence[str]],
 ) -> Update:
     if not (grants.held[0, model] and grants.uploads[0]):
-        raise InvalidInput("model", model, "this device was not to upload it")
+        raise InvalidInput("model", model, "this device was not granted its upload")
     if not envelope.part("report")["updated"][0, model]:
         raise InvalidInput("model", model, "the report does not list it")
     version = _value(envelope, "versions", model)
     if version != int(grants.version[model]):
-        raise InvalidInput("model", model, f"of version {version}, granted was {int(grants.version[model])}")
+        raise InvalidInput("model", model, f"version {version} instead of the granted {int(grants.version[model])}")
     if set(delta) != set(trainable[model]):
-        raise InvalidInput("model", model, "its parameters are not those that are fine-tuned")
+        raise InvalidInput("model", model, "its parameters are not the fine-tuned ones")
     for name, array in delta.items():
         expected = tensors[model][name]
         if array.shape != tuple(expected.shape) or array.dtype != expected.numpy().dtype:
@@ -150,26 +150,26 @@ def _read_update(
 def _require_moderate(
     update: Update, model: int, grants: Grants, tensors: Sequence[Tensors], largest_update: float
 ) -> None:
-    # A model is held with a probability of at least 1/K: no honest weight is larger than α·K.
+    # A model is held with a probability of at least 1/K: a correct weight is at most α·K.
     most = grants.groups * grants.held.shape[1]
     if not 0 < update.weight <= most:
-        raise InvalidInput("model", model, f"its weight is {update.weight:g}, and at most {most} is possible")
+        raise InvalidInput("model", model, f"its weight is {update.weight:g}; at most {most} is possible")
     norm = math.sqrt(sum(float(delta.double().square().sum()) for delta in update.delta.values()))
     own = math.sqrt(sum(float(tensors[model][name].double().square().sum()) for name in update.delta))
     if norm > largest_update * own:
-        raise InvalidInput("model", model, f"its norm is {norm:g}, over {largest_update:g} times the model's {own:g}")
+        raise InvalidInput("model", model, f"its norm {norm:g} exceeds {largest_update:g} times the model's {own:g}")
 
 
 def _array(part: Mapping[str, AnyArray], name: str, shape: tuple[int, ...], kind: str) -> AnyArray:
     array = part.get(name)
     if array is None or array.shape != shape or array.dtype.kind != kind:
         found = "missing" if array is None else f"{array.dtype}{list(array.shape)}"
-        raise InvalidInput("message", f"{name} {found}", f"give {list(shape)} of kind {kind}")
+        raise InvalidInput("message", f"{name} {found}", f"expected {list(shape)} of kind {kind}")
     return array
 
 
 def _short(value: object) -> str:
-    """Untrusted text, cut for the log."""
+    """Untrusted text, truncated for the log."""
     return str(value)[:40]
 
 

@@ -1,1 +1,1 @@
-"""One client on disk: it predicts, learns, and exchanges messages with a server; no network in it."""
+"""One client on disk: predicts, learns, and exchanges messages with a server; contains no networking."""

@@ -1,6 +1,6 @@
-"""What a device knows of a policy, as plain values that a welcome carries.
+"""The client half of a policy as plain values, sent in the welcome.
 
-Rates that are tuned depend on all budgets of a fleet. They are resolved once, on the server: a device gets numbers.
+Tuned rates depend on all budgets of a fleet, so the server resolves them once and sends numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOCAL_UPDATES = {kind.__name__: kind for kind in get_args(LocalUpdate)}
 
 
 def describe_policy(policy: Policy, trust: Trust = NO_TRUST) -> dict[str, Any]:
-    """The client half of a policy and how clients fine-tune; rejected where a device could not read it back."""
+    """The client half of a policy and how clients fine-tune; rejected if a device could not decode it."""
     local = policy.local
     try:
         values = {
@@ -43,7 +43,7 @@ def describe_policy(policy: Policy, trust: Trust = NO_TRUST) -> dict[str, Any]:
 
 
 def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPolicy:
-    """The policy that was described."""
+    """Rebuild a policy from its description."""
     local = None if values["local"] is None else dict(values["local"])
     return ClientPolicy(
         client=msgspec.convert(values["client"], load_algorithm(str(values["name"]), trust).client, str_keys=True),

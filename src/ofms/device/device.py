@@ -1,9 +1,9 @@
-"""A device: it predicts at once with the models it holds, learns when labels come, and persists itself.
+"""A device: predicts immediately with the models it holds, learns when labels arrive, and persists its state.
 
-Its store is a folder that one process writes: a snapshot taken after the last message, and a journal of predictions and
-labels since, which is a few milliseconds behind. Messages of the server (welcome, grant) come through the store's inbox
-and answers go through its outbox, where a carrier such as `ofms deploy device` exchanges them with the server; or the
-program passes them to `receive` and takes them from `collect`.
+Its store is a folder that one process writes: a snapshot taken after the last message, and a journal of later
+predictions and labels, written within a tenth of a second. Messages of the server (welcome, grant) arrive in the
+store's inbox and answers leave through its outbox; a carrier such as `ofms deploy device` exchanges them with the
+server. Alternatively, the program passes messages to `receive` and takes answers from `collect`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ofms.core.typing import AnyArray
 from ofms.device.errors import NotReady
 from ofms.device.held_models import HeldModels
 from ofms.device.journal_records import Labelled, Predicted
-from ofms.device.learning import learn, losses_of, observed_outputs, read_label
+from ofms.device.learning import Label, learn, losses_of, observed_outputs, read_label
 from ofms.device.mail_thread import MailThread
 from ofms.device.mailbox import Mailbox
 from ofms.device.memory import Waiting
@@ -35,7 +35,7 @@ from ofms.plugins import trust_of
 
 @dataclass(frozen=True)
 class Prediction:
-    """A class number or a value, and the id under which its label may come."""
+    """A class number or a value, and the id under which to give its label."""
 
     id: int
     value: float | int
@@ -47,7 +47,7 @@ class Device:
     Parameters
     ----------
     store
-        Its folder; created where it is missing.
+        Its folder; created if it is missing.
     budget
         Memory for models, in bytes.
     most_waiting, longest_wait
@@ -92,7 +92,7 @@ class Device:
         self.close()
 
     def close(self) -> None:
-        """Release the store; everything is in it already."""
+        """Release the store, in which all state is already written."""
         if self._mail_thread is not None:
             self._mail_thread.stop()
         with self._messenger.lock, self._guard:
@@ -100,7 +100,7 @@ class Device:
 
     @property
     def ready(self) -> bool:
-        """Whether there has been a grant: from then on it predicts, with or without a server."""
+        """Whether a grant has arrived: from then on the device predicts, with or without a server."""
         return self._state.ready
 
     @property
@@ -135,7 +135,7 @@ class Device:
 
     @property
     def dropped(self) -> int:
-        """How many inputs were dropped before their label came."""
+        """How many inputs were dropped before their label arrived."""
         return self._state.memory.dropped
 
     @property
@@ -145,17 +145,17 @@ class Device:
 
     @property
     def waiting(self) -> list[int]:
-        """The ids of predictions that wait for their labels."""
+        """The ids of predictions whose labels are missing."""
         with self._guard:
             return list(self._state.memory.waiting)
 
     @property
     def wants_exchange(self) -> bool:
-        """Whether all labels of the open exchange came, so that there is something to report."""
+        """Whether all labels of the open exchange have arrived, so that it can be reported."""
         return self._state.is_exchange_complete
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Wait for the first grant; whether it came."""
+        """Wait for the first grant; return whether it arrived."""
         with self._changed:
             return self._changed.wait_for(lambda: self.ready, timeout)
 
@@ -165,12 +165,12 @@ class Device:
             self._changed.wait(timeout)
 
     def predict(self, x: AnyArray) -> Prediction:
-        """Predict at once with the models held."""
-        # A copy: the caller may reuse its array before the label comes.
+        """Predict immediately with the models held."""
+        # A copy: the caller may reuse its array before the label arrives.
         x = np.array(x, dtype=np.float32, ndmin=1)
-        # The sum is a cheap test; a finite input whose sum overflows needs the second one.
+        # The sum is a cheap first test; a finite input whose sum overflows needs the second one.
         if not math.isfinite(x.sum()) and not np.isfinite(x).all():
-            raise InvalidInput("input", "not finite", "give finite numbers; nothing can be learnt from others")
+            raise InvalidInput("input", "not finite", "give finite numbers")
         with self._guard:
             value, outputs = self._state.predict(self._require_ready(), x)
             memory, since = self._state.memory, time.time()
@@ -181,14 +181,14 @@ class Device:
             self._recorder.shorten_journal()
             return Prediction(number, value)
 
-    def feedback(self, id: int, y: float | int) -> bool:
-        """Learn from a label; False where its input does not wait (any more)."""
+    def feedback(self, id: int, y: Label) -> bool:
+        """Learn from a label; False if no input waits for it (any more)."""
         with self._guard:
             held_models, memory = self._require_ready(), self._state.memory
             waiting = memory.waiting.get(id)
             if waiting is None:
                 return False
-            # Validated before it is written: a label in the journal must be learnt when it is replayed.
+            # Validated before it is written: replaying a journalled label must not fail.
             outputs = observed_outputs(held_models, memory, waiting)
             label = read_label(held_models.membership.task, outputs, y)
             losses = losses_of(held_models.membership, outputs, label)
@@ -200,7 +200,7 @@ class Device:
             return True
 
     def receive(self, content: bytes) -> None:
-        """Take a message of the server: the welcome, then a grant for each exchange."""
+        """Process a message of the server: the welcome, then a grant for each exchange."""
         self._messenger.receive(content)
         with self._changed:
             self._changed.notify_all()
@@ -208,17 +208,17 @@ class Device:
     def collect(self, *, now: bool = False) -> bytes | None:
         """The message for the server: the first request, or the report of an exchange with the next request.
 
-        None where there is none yet; `now` ends an exchange before all of its labels came.
+        None if there is none yet; `now` ends an exchange before all of its labels have arrived.
         """
         found = self._messenger.collect(now)
         return None if found is None else found[1]
 
     def outgoing(self) -> tuple[int, bytes] | None:
-        """The message that waits for the server, with the exchange that it requests."""
+        """The message to be sent to the server, and the exchange that it requests."""
         return self._messenger.collect()
 
     def _require_ready(self) -> HeldModels:
         held_models = self._state.held_models
         if held_models is None or not self.ready:
-            raise NotReady(f"{self.store}: no grant has come yet; wait_ready() waits for the first one")
+            raise NotReady(f"{self.store}: no grant has arrived yet; wait_ready() waits for the first one")
         return held_models

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class NotReady(Exception):
-    """A prediction was asked for before the first grant."""
+    """A prediction was requested before the first grant."""

@@ -19,7 +19,7 @@ from ofms.storage.envelope import Envelope, decode, encode, message_arrays
 
 @dataclass(frozen=True, eq=False)
 class SentModel:
-    """A model that came with a grant: its bytes, as they are written to the store, and its tensors."""
+    """A model sent with a grant: its bytes, as written to the store, and its tensors."""
 
     content: bytes
     tensors: Tensors
@@ -32,11 +32,11 @@ class Granted:
     Attributes
     ----------
     opening
-        The server's id of this grant, which the report repeats.
+        The server's id of this grant, echoed by the report.
     versions
         Versions of the models to hold.
     sent
-        Those of them that came with the grant.
+        Those of them that were sent with the grant.
     """
 
     grants: Grants
@@ -46,31 +46,31 @@ class Granted:
 
 
 def require_own_fleet(envelope: Envelope, held_models: HeldModels) -> None:
-    """Refuse a grant of another deployment or dictionary."""
+    """Reject a grant of another deployment or dictionary."""
     membership = held_models.membership
     known = (membership.deployment, membership.catalogue.revision)
     if (envelope.values["deployment"], envelope.values["revision"]) != known:
         found = str(envelope.values["revision"])[:40]
-        raise InvalidInput("message", found, "it is for another dictionary; ask for a welcome")
+        raise InvalidInput("message", found, "it belongs to another dictionary; request a welcome")
 
 
 def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budget: int) -> Granted:
-    """Read a grant of the exchange that was requested; refused where it does not fit."""
+    """Read a grant of the requested exchange; reject it if it is inconsistent or exceeds the budget."""
     exchange, requested = int(envelope.values["exchange"]), memory.requested_exchange
     if exchange != requested:
-        raise InvalidInput("message", f"exchange {exchange}", f"this device asked for {requested}")
+        raise InvalidInput("message", f"exchange {exchange}", f"this device requested {requested}")
     arrays = {name: np.asarray(array) for name, array in envelope.part("grant").items()}
     arrays |= {"exchange": np.asarray(exchange), "groups": np.asarray(int(envelope.values["groups"]))}
     grants = Grants.from_arrays(arrays)
     versions = {int(model): int(grants.version[model]) for model in np.flatnonzero(grants.held[0])}
     needed = held_models.bytes_of(versions)
     if needed > budget:
-        raise InvalidInput("message", f"{needed} bytes", f"the grant does not fit the budget of {budget} bytes")
+        raise InvalidInput("message", f"{needed} bytes", f"the grant exceeds the budget of {budget} bytes")
     contents = {int(model): array.tobytes() for model, array in envelope.part("model").items()}
     sent = {model: SentModel(content, held_models.read(model, content)) for model, content in contents.items()}
     for model, version in versions.items():
         if model not in sent and memory.versions.get(model) != version:
-            raise InvalidInput("message", f"model {model}", "it is granted but neither sent nor here")
+            raise InvalidInput("message", f"model {model}", "it is granted but neither sent nor held")
     needed_models = {model: each for model, each in sent.items() if model in versions}
     return Granted(grants, str(envelope.values["opening"]), versions, needed_models)
 
@@ -85,9 +85,9 @@ def write_request(
     weights: Mapping[int, float] | None = None,
     anew: bool = False,
 ) -> None:
-    """Put the request for an exchange into memory, with the report of the one before where there is one.
+    """Write the request for an exchange to memory, with the report of the previous one if there is one.
 
-    `anew` requests all models again: the versions held mean nothing to this server.
+    `anew` requests all models again, because this server does not know the versions held.
     """
     membership, deltas = held_models.membership, deltas or {}
     memory.state, requests = membership.session.request(memory.state, Draws(membership.seed, exchange))
@@ -110,7 +110,7 @@ def write_request(
 
 
 def withdraw_report(memory: Memory, opening: str) -> None:
-    """Keep the request that waits for the server and drop its report: the server opened the exchange again.
+    """Keep the pending request and drop its report, because the server reopened the exchange.
 
     The report was computed under another grant, so its weights are wrong under this one.
     """

@@ -33,21 +33,21 @@ class HeldModels:
         return iter(self.tensors)
 
     def bytes_of(self, models: Iterable[int]) -> int:
-        """Bytes that models take, including the copies that the policy works on."""
+        """Bytes of models, including the policy's working copies."""
         local = self.membership.policy.local
         copies = local.copies if local is not None else 1
         return copies * sum(int(self.membership.catalogue.storage[model]) for model in list(models))
 
     def read(self, model: int, content: bytes) -> Tensors:
-        """Decode the tensors of a model; refused unless names, shapes and types are those of its network."""
+        """Decode the tensors of a model; reject them unless names, shapes and types match its network."""
         if not 0 <= model < len(self.membership.catalogue):
-            raise InvalidInput("message", f"model {model}", "there is no such model in the dictionary")
+            raise InvalidInput("message", f"model {model}", "no such model in the dictionary")
         expected = self.membership.trainees.networks[model].state_dict()
         tensors = decode_tensors(content)
         for name, tensor in expected.items():
             optional = name.endswith("num_batches_tracked")
             if not optional and (name not in tensors or tensors[name].shape != tensor.shape):
-                raise InvalidInput("message", f"model {model}", f"{name} is missing or of another shape")
+                raise InvalidInput("message", f"model {model}", f"{name} is missing or has another shape")
         for name, tensor in tensors.items():
             if name not in expected:
                 raise InvalidInput("message", f"model {model}", f"it has no tensor {name[:40]!r}")
@@ -68,7 +68,7 @@ class HeldModels:
         self.membership.networks.networks[model].to("meta")
 
     def outputs(self, model: int, x: AnyArray, past: Sequence[Sample] = ()) -> AnyArray:
-        """[n, C] outputs of a model, adapted to past samples where the policy adapts."""
+        """[n, C] outputs of a model, adapted to past samples if the policy adapts."""
         local = self.membership.policy.local
         network: Callable[[torch.Tensor], torch.Tensor] = self.membership.networks.networks[model]
         if isinstance(local, Adapted) and past:
@@ -81,9 +81,9 @@ class HeldModels:
                 outputs: AnyArray = network(torch.from_numpy(x)).numpy()
         except (RuntimeError, ValueError, IndexError) as error:
             reason = str(error).splitlines()[0]
-            raise InvalidInput("input", list(x.shape[1:]), f"the models do not take it ({reason})") from None
+            raise InvalidInput("input", list(x.shape[1:]), f"the models do not accept it ({reason})") from None
         if outputs.ndim != 2:
-            raise InvalidInput("input", list(x.shape[1:]), "the models take it for several samples; give one")
+            raise InvalidInput("input", list(x.shape[1:]), "the models interpret it as several samples; give one")
         return outputs
 
     def updates(self, exchange: int, tensors: Mapping[int, Tensors], samples: Sequence[Sample]) -> dict[int, Tensors]:
@@ -100,7 +100,7 @@ class HeldModels:
             if all(bool(torch.isfinite(tensor).all()) for tensor in update.values()):
                 updates[model] = update
             else:
-                _log.warning("the update of model %d in exchange %d is not finite; it is not sent", model, exchange)
+                _log.warning("the update of model %d in exchange %d is not finite; not sent", model, exchange)
         return updates
 
     def _batch(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:

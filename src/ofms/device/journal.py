@@ -1,6 +1,6 @@
-"""A journal: records appended one by one, which are in the file a few milliseconds later.
+"""A journal: records appended one by one, written to the file shortly after.
 
-A write per record would slow down the next prediction by a tenth, because a system call evicts the caches. So records
+A write per record would make the next prediction 10 % slower, because a system call evicts the caches. So records
 are buffered for `FLUSH_SECONDS`, and a process that is killed loses no more than that. A truncated record is dropped
 when the journal is read.
 """
@@ -35,13 +35,13 @@ class Journal:
         os.lseek(self._file, 0, os.SEEK_END)
 
     def append(self, record: JournalRecord) -> bool:
-        """Buffer a record, which `flush` writes; whether it is the first in the buffer."""
+        """Buffer a record until `flush`; return whether it is the first in the buffer."""
         with self._lock:
             self._waiting.append(record)
             return len(self._waiting) == 1
 
     def flush(self) -> None:
-        """Write the buffer, whole or not at all: half a record would hide all that follow."""
+        """Write the whole buffer or nothing: a truncated record would hide all that follow."""
         with self._lock:
             if self._waiting and not self._closed:
                 self._write(b"".join(_framed(record.to_bytes()) for record in self._waiting))

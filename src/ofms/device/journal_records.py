@@ -1,4 +1,4 @@
-"""Records of a journal: a prediction was made, or a label came."""
+"""Records of a journal: a prediction was made, or a label arrived."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Predicted:
 
 @dataclass(slots=True)
 class Labelled:
-    """A label came: a class number or a value.
+    """A label: a class number or a value.
 
     >>> read_record(Labelled(3, 7).to_bytes()), read_record(Labelled(4, 0.1).to_bytes())
     (Labelled(id=3, y=7), Labelled(id=4, y=0.1))

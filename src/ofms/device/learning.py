@@ -1,8 +1,9 @@
-"""Learning of a device from predictions and labels: functions of its models and memory, without locks and files."""
+"""A device's learning from predictions and labels: functions of its models and memory, without locks or files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from ofms.device.membership import Membership
 from ofms.device.memory import Memory, Waiting
 from ofms.policies.local_updates import Adapted
 
+Label = float | int | np.integer[Any] | np.floating[Any]
 _BATCH = 256
 
 
@@ -55,8 +57,8 @@ def observed_outputs(held_models: HeldModels, memory: Memory, waiting: Waiting) 
     return outputs
 
 
-def read_label(task: str, outputs: Mapping[int, AnyArray], y: float | int) -> float | int:
-    """A label in the task's type, or a refusal; `outputs` tell the number of classes."""
+def read_label(task: str, outputs: Mapping[int, AnyArray], y: Label) -> float | int:
+    """Convert a label to the task's type, or reject it; `outputs` give the number of classes."""
     if not np.isfinite(y):
         raise InvalidInput("label", y, "give a finite number")
     if task == "regression":
@@ -68,7 +70,7 @@ def read_label(task: str, outputs: Mapping[int, AnyArray], y: float | int) -> fl
 
 
 def losses_of(membership: Membership, outputs: Mapping[int, AnyArray], y: float | int) -> Floats:
-    """[1, K] selection losses of the observed models, NaN for others; all finite, or a refusal."""
+    """[1, K] selection losses of the observed models, NaN for others; rejects a label whose loss is not finite."""
     losses = np.full((1, 1, len(membership.catalogue)), np.nan)
     target = torch.tensor([y], dtype=torch.int64 if membership.task == "classification" else torch.float32)
     for model, output in outputs.items():
@@ -76,12 +78,12 @@ def losses_of(membership: Membership, outputs: Mapping[int, AnyArray], y: float 
     bounded = selection_loss(losses, membership.policy.loss_bound)[:, 0]
     for model in outputs:
         if not np.isfinite(bounded[0, model]):
-            raise InvalidInput("label", y, f"the loss of model {model} is not finite with it; nothing is learnt")
+            raise InvalidInput("label", y, f"the loss of model {model} is not finite; the label is ignored")
     return bounded
 
 
 def learn(membership: Membership, memory: Memory, id: int, y: float | int, losses: Floats) -> None:
-    """Learn from a label: in the open exchange, or late; its sample is kept for fine-tuning."""
+    """Learn from a label, in the open exchange or late, and keep its sample for fine-tuning."""
     waiting = memory.waiting.pop(id)
     plan = memory.plans[waiting.exchange]
     if memory.open and waiting.exchange == memory.exchange:

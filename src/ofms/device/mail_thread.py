@@ -37,8 +37,8 @@ class MailThread:
                 try:
                     work()
                 except Exception:
-                    # For example a full disk: predictions go on, and the next attempt may succeed.
-                    _log.exception("messages could not be exchanged; trying again")
+                    # For example a full disk: predictions continue, and the next attempt may succeed.
+                    _log.exception("messages could not be exchanged; retrying")
                     self._stopping.wait(1.0)
             self._device.wait_change(_POLL_SECONDS)
 
@@ -50,9 +50,9 @@ class MailThread:
         try:
             self._device.receive(content)
         except OSError:
-            raise  # Not the message's fault: it is tried again.
+            raise  # Not the message's fault: retry.
         except Exception as error:
-            _log.warning("a message was refused: %s", error)
+            _log.warning("message rejected: %s", error)
             self._mailbox.refuse(name, str(error) if isinstance(error, InvalidInput) else repr(error))
         self._mailbox.remove(name)
 

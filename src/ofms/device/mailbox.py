@@ -1,7 +1,7 @@
 """Inbox and outbox: the two folders of a device's store through which messages pass. Imports no PyTorch.
 
 The carrier writes the inbox and reads the outbox; the device reads the inbox and writes the outbox. Only the newest
-message of each matters: an exchange that is over needs no grant.
+message of each matters: a grant of a closed exchange is of no use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Mailbox:
     # For the carrier.
 
     def deliver(self, content: bytes) -> str:
-        """Put a message into the inbox, in place of older ones; its name there."""
+        """Put a message into the inbox, replacing older ones; return its name there."""
         require_writable(self.inbox)
         name = f"{time.time_ns():020d}"
         older = self._names()
@@ -33,14 +33,14 @@ class Mailbox:
         return name
 
     def answer(self, exchange: int) -> bytes | None:
-        """The device's request for an exchange, once it is there."""
+        """The device's request for an exchange; None until it is written."""
         try:
             return self._request_path(exchange).read_bytes()
         except FileNotFoundError:
             return None
 
     def refusal(self, name: str) -> str | None:
-        """Why the device refused a message; None where it did not."""
+        """Why the device rejected a message; None if it did not."""
         try:
             return self._refusal_path(name).read_text()
         except FileNotFoundError:
@@ -62,14 +62,14 @@ class Mailbox:
         (self.inbox / (name + _ENDING)).unlink(missing_ok=True)
 
     def refuse(self, name: str, reason: str) -> None:
-        """Record why a message was refused."""
+        """Record why a message was rejected."""
         require_writable(self.outbox)
         for path in self.outbox.glob("refusal-*"):
             path.unlink()
         write_whole(self._refusal_path(name), reason.encode())
 
     def send(self, exchange: int, content: bytes) -> None:
-        """Put the request for an exchange into the outbox, in place of others."""
+        """Put the request for an exchange into the outbox, replacing others."""
         path = self._request_path(exchange)
         require_writable(self.outbox)
         write_whole(path, content)

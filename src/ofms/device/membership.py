@@ -24,12 +24,12 @@ from ofms.storage.envelope import Envelope
 
 @dataclass(frozen=True, eq=False)
 class Membership:
-    """Which client of which fleet a device is, and the networks with which it predicts and fine-tunes.
+    """A device's client number in a fleet, and the networks with which it predicts and fine-tunes.
 
     Attributes
     ----------
     networks
-        For predictions: the tensors of held models are in them.
+        For predictions; they contain the tensors of held models.
     trainees
         The same networks without tensors, so that fine-tuning and predicting do not interfere.
     """
@@ -72,17 +72,17 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
     Parameters
     ----------
     budget
-        The device's memory for models; a fleet that counts on more is refused.
+        The device's memory for models; a fleet that assumes more is rejected.
     trust
         Packages from which the welcome may name architectures and policies besides the built-in ones.
     """
     values = welcome.values
     promised = int(values["budget"])
     if promised > budget:
-        remedy = f"its fleet counts on {promised} bytes; give at least that, or change the fleet's entry"
+        remedy = f"its fleet assumes {promised} bytes; give at least that, or change the fleet's entry"
         raise InvalidInput("budget", f"{budget} bytes", remedy)
     models = values["models"]
-    # Before anything is built: importing a module runs it.
+    # Before anything is built, because importing a module runs its code.
     _require_trusted("policy", str(values["policy"]["name"]), MODULES, trust)
     for model in models:
         _require_trusted("architecture", str(model["architecture"]), ZOO, trust)
@@ -107,7 +107,7 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
 
 
 def _require_trusted(field: str, reference: str, builtin: Container[str], trust: Trust) -> None:
-    """Refuse a name that is not built in and whose package the user did not trust."""
+    """Reject a name that is not built in and whose package the user did not trust."""
     module = reference.partition(":")[0]
     if reference in builtin or trust.covers(module):
         return

@@ -16,12 +16,12 @@ from ofms.storage.envelope import Envelope
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """An input that waits for its label.
+    """An input waiting for its label.
 
     Attributes
     ----------
     exchange, since
-        In which exchange it came, and when.
+        The exchange and the time at which it arrived.
     outputs
         Outputs by model: of those that predicted, and of those no longer held.
     """
@@ -41,11 +41,11 @@ class Memory:
     state
         The policy's client state.
     plans
-        By exchange: the current plan, and those whose inputs still wait for labels.
+        By exchange: the current plan, and those with inputs waiting for labels.
     exchange, open
-        The exchange whose models are held (-1 before the first), and whether it still takes labels.
+        The exchange whose models are held (-1 before the first), and whether it still accepts labels.
     opening
-        The id of the grant of that exchange; the report repeats it.
+        The id of the grant of that exchange, echoed by the report.
     versions
         Versions of the models held.
     shape
@@ -55,7 +55,7 @@ class Memory:
     losses, labelled
         [K] selection losses of the open exchange, summed, and the number of labels.
     outgoing, requested_exchange
-        The message that waits for the server, and the exchange that it requests.
+        The message to be sent to the server, and the exchange that it requests.
     welcome
         The encoded welcome of the fleet.
     """

@@ -1,4 +1,4 @@
-"""What messages of the server do to a device: welcome and grant in, request and report out."""
+"""Handles a device's messages: welcome and grant in, request and report out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ofms.storage.envelope import Envelope, decode
 
 
 class Messenger:
-    """Handles one message at a time; `guard` is held only while the state changes, so that predictions go on."""
+    """Handles one message at a time; `guard` is held only while the state changes, so that predictions continue."""
 
     def __init__(self, recorder: Recorder, guard: threading.RLock, *, budget: int, trust: Trust) -> None:
         self.lock = threading.RLock()
@@ -24,7 +24,7 @@ class Messenger:
         self._state, self._budget, self._trust = recorder.state, budget, trust
 
     def receive(self, content: bytes) -> None:
-        """Take a welcome or a grant."""
+        """Process a welcome or a grant."""
         envelope = decode(content)
         with self.lock:
             with self._guard:
@@ -35,7 +35,7 @@ class Messenger:
                 elif envelope.kind == "grant":
                     self._receive_grant(envelope)
                 else:
-                    raise InvalidInput("message", envelope.kind[:40], "a device takes a welcome or a grant")
+                    raise InvalidInput("message", envelope.kind[:40], "a device accepts only a welcome or a grant")
             except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
                 if isinstance(error, InvalidInput):
                     raise
@@ -67,7 +67,7 @@ class Messenger:
     def _receive_grant(self, envelope: Envelope) -> None:
         memory, held_models = self._state.memory, self._state.held_models
         if held_models is None:
-            raise InvalidInput("message", "grant", "a welcome must come first")
+            raise InvalidInput("message", "grant", "a welcome must arrive first")
         require_own_fleet(envelope, held_models)
         exchange, opening = int(envelope.values["exchange"]), str(envelope.values["opening"])
         if exchange < memory.exchange or (exchange == memory.exchange and opening == memory.opening):
@@ -78,7 +78,7 @@ class Messenger:
                 self._recorder.snapshot()
             return
         granted = read_grant(envelope, held_models, memory, self._budget)
-        # Files first, while predictions go on; then the state at once.
+        # Files first, while predictions continue; then the whole state under the lock.
         for model, sent in granted.sent.items():
             self._recorder.store.keep_model(model, granted.versions[model], sent.content)
         with self._guard:
@@ -86,7 +86,7 @@ class Messenger:
             self._recorder.snapshot()
 
     def _report(self, held_models: HeldModels) -> None:
-        """End the exchange: fine-tune while predictions go on, then learn, report and request the next one."""
+        """End the exchange: fine-tune while predictions continue, then learn, report and request the next one."""
         with self._guard:
             task = self._state.begin_report(held_models)
         deltas = held_models.updates(task.exchange, task.tensors, task.samples)

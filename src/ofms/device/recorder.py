@@ -1,4 +1,4 @@
-"""A device's state with its store: restored when opened, recorded with every event."""
+"""A device's state with its store: restored when opened, recorded on every event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_JOURNAL_BYTES = 64 * 2**20
 
 
 class Recorder:
-    """Writes each event to the journal before it counts, and a snapshot after each message."""
+    """Journals each event before it takes effect, and writes a snapshot after each message."""
 
     def __init__(self, folder: Path, *, budget: int, trust: Trust, most: int, longest: float) -> None:
         self.store = Store(folder)
@@ -42,19 +42,19 @@ class Recorder:
         self._journal_size = self.store.append(record)
 
     def shorten_journal(self) -> None:
-        """Replace a journal that grew long by a snapshot."""
+        """Replace a long journal by a snapshot."""
         if self._journal_size > _MOST_JOURNAL_BYTES:
             self.snapshot()
             self._journal_size = 0
 
     def snapshot(self) -> None:
-        """Write the whole state; the journal begins anew."""
+        """Write the whole state and start a new journal."""
         self._unwritten = True
         self.store.keep_snapshot(self.state.memory.write(), self.state.memory.versions)
         self._unwritten = False
 
     def repeat_failed_snapshot(self) -> None:
-        """After a snapshot that failed, as on a full disk: nothing goes on before it is written."""
+        """Retry a failed snapshot, for example after a full disk, before recording anything else."""
         if self._unwritten:
             self.snapshot()
 
@@ -76,7 +76,7 @@ def _restore(store: Store, budget: int, trust: Trust) -> DeviceState:
     except (InvalidInput, KeyError, ValueError, OSError, SafetensorError) as error:
         if isinstance(error, InvalidInput) and error.field in ("budget", "architecture", "policy"):
             raise
-        raise InvalidInput("store", store.folder, f"it cannot be read ({error}); remove it to join anew") from None
+        raise InvalidInput("store", store.folder, f"it cannot be read ({error}); remove it to join again") from None
 
 
 def _replay(state: DeviceState, record: JournalRecord, most: int, longest: float) -> None:

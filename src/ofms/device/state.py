@@ -20,7 +20,7 @@ from ofms.storage.envelope import message_arrays
 
 @dataclass(frozen=True, eq=False)
 class TuningTask:
-    """What an exchange's fine-tuning works on: copies, so that predictions go on meanwhile."""
+    """Inputs of an exchange's fine-tuning: copies, so that predictions continue meanwhile."""
 
     exchange: int
     plan: Plan
@@ -38,12 +38,12 @@ class DeviceState:
 
     @property
     def ready(self) -> bool:
-        """Whether there has been a grant."""
+        """Whether a grant has arrived."""
         return bool(self.memory.plans)
 
     @property
     def is_exchange_complete(self) -> bool:
-        """Whether all labels of the open exchange came."""
+        """Whether all labels of the open exchange have arrived."""
         held_models, memory = self.held_models, self.memory
         return (
             held_models is not None
@@ -58,14 +58,14 @@ class DeviceState:
         if self._predicting is None or self._predicting[0] != memory.exchange:
             self._predicting = (memory.exchange, np.flatnonzero(plan.prediction_weights[0]).tolist())
         if memory.shape is not None and x.shape != memory.shape:
-            # A convolution may accept it, but samples of several shapes form no batch.
-            raise InvalidInput("input", list(x.shape), f"earlier ones were {list(memory.shape)}; give the same shape")
+            # A convolution may accept it, but samples of different shapes cannot be batched.
+            raise InvalidInput("input", list(x.shape), f"earlier inputs were {list(memory.shape)}; give the same shape")
         past = past_samples(held_models.membership, memory)
         outputs = {model: held_models.outputs(model, x[None], past)[0] for model in self._predicting[1]}
         return answer(outputs, plan.prediction_weights[0], held_models.membership.task), outputs
 
     def add_waiting(self, number: int, waiting: Waiting, *, most: int, longest: float) -> None:
-        """Let an input wait for its label; drop the oldest beyond `most`, or `longest` seconds older than this one."""
+        """Store an input until its label arrives; drop the oldest beyond `most`, or `longest` seconds older than it."""
         memory = self.memory
         memory.next_id, memory.shape = number + 1, waiting.x.shape
         memory.waiting[number] = waiting
@@ -77,7 +77,7 @@ class DeviceState:
             memory.dropped += 1
 
     def join(self, membership: Membership, exchange: int) -> None:
-        """Begin anew in a fleet, and request an exchange."""
+        """Join a fleet with a fresh state, and request an exchange."""
         before = self.memory
         self.held_models, self._predicting = HeldModels(membership), None
         self.memory = Memory(
@@ -89,7 +89,7 @@ class DeviceState:
         write_request(self.held_models, self.memory, exchange)
 
     def rejoin(self, held_models: HeldModels, exchange: int) -> None:
-        """Request an exchange after having missed some; what was learnt stays."""
+        """Request an exchange after having missed some; keep the learnt state."""
         self.held_models, memory, membership = held_models, self.memory, held_models.membership
         if memory.open and memory.labelled:
             plan = memory.plans[memory.exchange]
@@ -106,7 +106,7 @@ class DeviceState:
         write_request(held_models, memory, exchange, anew=went_back)
 
     def apply(self, granted: Granted, held_models: HeldModels) -> None:
-        """Swap models and begin the exchange; one that was open under another grant goes on under this one."""
+        """Swap models and begin the exchange, or continue it if it was open under another grant."""
         memory, grants, versions, sent = self.memory, granted.grants, granted.versions, granted.sent
         open_plan = memory.plans[memory.exchange] if memory.open and memory.exchange == grants.exchange else None
         keep_outputs(held_models, memory, [model for model in held_models if model not in versions or model in sent])
@@ -125,7 +125,7 @@ class DeviceState:
         memory.forget_plans()
 
     def begin_report(self, held_models: HeldModels) -> TuningTask:
-        """What is to be fine-tuned for the report of the open exchange."""
+        """The fine-tuning task for the report of the open exchange."""
         memory, membership = self.memory, held_models.membership
         plan = memory.plans[memory.exchange]
         _, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
@@ -149,5 +149,5 @@ class DeviceState:
 
 
 def _observes_the_same(one: Plan, other: Plan) -> bool:
-    """Whether losses summed under one plan hold under another."""
+    """Whether losses summed under one plan are valid under another."""
     return np.array_equal(one.held, other.held) and np.array_equal(one.prediction_weights, other.prediction_weights)

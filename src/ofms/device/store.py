@@ -1,4 +1,4 @@
-"""A device's folder: the last snapshot, the journal since, and the files of the models held; one process writes it."""
+"""A device's folder: the last snapshot, the journal since then, and the held models; one process writes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SNAPSHOT, _MODELS = "snapshot.safetensors", "models"
 
 
 class Store:
-    """The files of a device; a thread writes the journal."""
+    """The files of a device; a thread flushes the journal."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Store:
         return snapshot
 
     def keep_snapshot(self, snapshot: Envelope, versions: dict[int, int]) -> None:
-        """Write a snapshot, begin a new journal, and remove files that are no longer needed."""
+        """Write a snapshot, start a new journal, and remove files that are no longer needed."""
         self._number += 1
         content = encode(Envelope(snapshot.kind, {**snapshot.values, "number": self._number}, snapshot.arrays))
         write_whole(self.folder / _SNAPSHOT, content)
@@ -66,12 +66,12 @@ class Store:
         return read_records(self._journal_path)
 
     def append(self, record: JournalRecord) -> int:
-        """Take a record for the journal, which is written shortly after; the journal's size so far."""
+        """Append a record to the journal, which is flushed shortly after; return the journal's size."""
         journal = self._journal
         if journal is None:
-            raise InvalidInput("store", self.folder, "it was closed; open the device again")
+            raise InvalidInput("store", self.folder, "it is closed; open the device again")
         if self._failure is not None:
-            # Earlier records still wait: they are written now, or this one is not taken.
+            # Earlier records are unwritten: write them now, or raise instead of accepting this one.
             journal.flush()
             self._failure = None
         if journal.append(record):
@@ -79,7 +79,7 @@ class Store:
         return journal.size
 
     def keep_model(self, model: int, version: int, content: bytes) -> None:
-        """Write the file of a model as it came."""
+        """Write the file of a model as received."""
         write_whole(self._model_path(model, version), content)
 
     def model(self, model: int, version: int) -> bytes:
@@ -87,9 +87,9 @@ class Store:
         return self._model_path(model, version).read_bytes()
 
     def _write(self) -> None:
-        """Write the journal shortly after its first record that waits, until the store is closed."""
+        """Flush the journal shortly after its first buffered record, until the store is closed."""
         while self._waiting.wait():
-            # Cleared before the look at `_closed`, which is set first: cleared after it, a close in between is missed.
+            # Cleared before `_closed` is checked; clearing it afterwards could miss a close in between.
             self._waiting.clear()
             if self._closed.wait(FLUSH_SECONDS):
                 return
@@ -101,7 +101,7 @@ class Store:
                 self._failure = error
 
     def _close_journal(self) -> None:
-        """Close it for good: its descriptor may soon be another file's."""
+        """Close it and forget it: its descriptor may be reused by another file."""
         journal, self._journal = self._journal, None
         if journal is not None:
             journal.close()

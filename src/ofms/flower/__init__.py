@@ -1,1 +1,1 @@
-"""The transport of a fleet on Flower: two apps, their processes, the gate before the control API."""
+"""The transport of a fleet on Flower: two apps, their processes, the access check of the control API."""

@@ -1,4 +1,4 @@
-"""Flower's ClientApp: it carries messages between the server and a device's mailbox. Imports no PyTorch."""
+"""Flower's ClientApp: carries messages between the server and a device's mailbox. Imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _carry(message: Message, context: Context, ahead: int) -> Message:
         content, wait = from_record(message.content)
         _, values = decode_head(content)
     except InvalidInput as error:
-        # The server is of another version. The device goes on with what it has, and both sides log why.
-        _log.warning("a message was refused: %s", error)
+        # The server has another protocol version: the device keeps its models, and both sides log the reason.
+        _log.warning("message rejected: %s", error)
         return _reply(message, Envelope("refusal", {"reason": str(error)}))
     mailbox = Mailbox(Path(str(context.node_config["store"])))
     until = time.monotonic() + wait
@@ -58,7 +58,7 @@ def _carry(message: Message, context: Context, ahead: int) -> Message:
 
 
 def _answers(answer: bytes, asked: dict[str, Any]) -> bool:
-    """Whether an answer is to this message: one from another deployment or opening may still be in the outbox."""
+    """Whether an answer is to this message: the outbox may still hold one for another deployment or opening."""
     _, values = decode_head(answer)
     return all(values.get(key) == asked[key] for key in ("deployment", "opening") if key in asked)
 

@@ -1,4 +1,4 @@
-"""The control API of a SuperLink: what `flwr supernode register`, `flwr run` and `flwr ls` do, in this process."""
+"""The control API of a SuperLink: `flwr supernode register`, `flwr run` and `flwr ls` without a subprocess."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Control:
         return {bytes(node.public_key).strip(): int(node.node_id) for node in found if node.status != "unregistered"}
 
     def register(self, key: bytes, name: str) -> int:
-        """Register the node with a public key; its id."""
+        """Register the node with a public key; return its id."""
         return int(self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name)).node_id)
 
     def unregister(self, node: int) -> None:
@@ -57,14 +57,14 @@ class Control:
         self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
     def start(self, deployment: Path) -> int:
-        """Start the server app; the run's id."""
+        """Start the server app; return the run's id."""
         content, _ = build_fab_from_files({name: text.encode() for name, text in FILES.items()})
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         config = user_config_to_proto({"deployment": str(deployment)})
         return int(self._client.StartRun(StartRunRequest(fab=fab_to_proto(fab), override_config=config)).run_id)
 
     def ended(self, run: int) -> str | None:
-        """How a run ended, or None while it goes on."""
+        """How a run ended, or None while it is running."""
         status = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
         if status.status != Status.FINISHED:
             return None

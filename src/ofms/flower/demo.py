@@ -43,7 +43,7 @@ _POLL_SECONDS = 0.2
 
 
 class Player(threading.Thread):
-    """A device's program: predicts each sample of a stream, and gives its label back."""
+    """A device's program: predicts each sample of a stream, then learns from its label."""
 
     def __init__(self, device: Device, x: AnyArray, y: AnyArray, interval: int) -> None:
         super().__init__(name=f"program of {device.store.name}", daemon=True)
@@ -56,7 +56,7 @@ class Player(threading.Thread):
 
     def run(self) -> None:
         for first in range(0, len(self.x), self.interval):
-            # As simulated clients do, see exactly the samples of an exchange before the next one.
+            # Like simulated clients, process exactly the samples of an exchange before the next one.
             while not (self.device.ready and self.device.exchange >= first // self.interval):
                 if self.stopping.is_set():
                     return
@@ -75,12 +75,12 @@ class Player(threading.Thread):
 
     @property
     def right(self) -> list[bool]:
-        """Which predictions were right."""
+        """Whether each prediction was right."""
         return [answer == label for answer, label in zip(list(self.answers), self.y, strict=False)]
 
 
 def run_demo(echo: Callable[[str], None] = print) -> int:
-    """Run the demo, print its results beside the simulator's, and clean up; 0 where both agree."""
+    """Run the demo, print its results beside the simulator's, and clean up; 0 if both agree."""
     size: dict[str, Any] = {"clients": DEVICES, "rounds": EXCHANGES * SAMPLES, "interval": SAMPLES}
     config, dictionary = prepare("digits", given=size)
     stream = load_dataset("digits").stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
@@ -96,13 +96,13 @@ def run_demo(echo: Callable[[str], None] = print) -> int:
 def deploy(
     folder: Path, config: RunConfig, dictionary: Dictionary, stream: Stream
 ) -> tuple[list[Player], dict[str, Any]]:
-    """Run a deployment from its keys to its last exchange; the devices' programs, and the last status."""
+    """Run a deployment from its keys to its last exchange; return the devices' programs and the last status."""
     budgets = parse_budgets(config.budget, largest=int(dictionary.catalogue().storage.max()), clients=config.clients)
     fleet = write_deployment(folder / "fleet", config, dictionary, budgets)
     with ExitStack() as stack:
-        progress = stack.enter_context(_Progress("a SuperLink with TLS starts"))
+        progress = stack.enter_context(_Progress("starting a SuperLink with TLS"))
         server = stack.enter_context(Supervisor(fleet, echo=lambda line: None))
-        progress.show_stage(f"{config.clients} SuperNodes start, each with its key")
+        progress.show_stage(f"starting {config.clients} SuperNodes, each with its key")
         players = []
         for client in range(config.clients):
             store = folder / f"store-{client}"
@@ -111,14 +111,14 @@ def deploy(
             players.append(Player(device, stream.x[client], stream.y[client], config.interval))
             stack.callback(players[-1].stopping.set)
             players[-1].start()
-        progress.show_stage("devices join")
+        progress.show_stage("devices are joining")
         while (how := server.poll()) is None:
             progress.show(_exchange(fleet), [right for player in players for right in player.right])
             time.sleep(_POLL_SECONDS)
         if how != "completed":
             raise ProcessEnded(f"the server app ended: {how}")
         progress.show(_exchange(fleet), [right for player in players for right in player.right])
-        progress.show_stage("everything is stopped")
+        progress.show_stage("stopping all processes")
     return players, read_status(fleet)
 
 
@@ -160,7 +160,7 @@ def start_node(fleet: Path, client: int, store: Path) -> Process:
 def write_deployment(
     folder: Path, config: RunConfig, dictionary: Dictionary, budgets: Integers, **changes: Any
 ) -> Path:
-    """Write a deployment on loopback that does what a simulated run does."""
+    """Write a deployment on loopback that is equivalent to a simulated run."""
     dictionary.write(folder / "models")
     address = f"127.0.0.1:{free_port()}"
     make_deployment(folder, address, folder / "models")
@@ -182,7 +182,7 @@ def write_deployment(
 
 
 def show(players: list[Player], status: dict[str, Any], expected: Result, echo: Callable[[str], None]) -> int:
-    """Print the results; 0 where devices chose and held what simulated clients did."""
+    """Print the results; return 0 if devices chose and held the same models as simulated clients."""
     score = np.array([np.mean(player.right) for player in players])
     deployed = replace(expected, clients={"score": score}, figures=expected.figures | {"regret": None, "bound": None})
     echo(comparison_table([("deployed on Flower", deployed), ("simulated", expected)], expected))
@@ -198,7 +198,7 @@ def show(players: list[Player], status: dict[str, Any], expected: Result, echo: 
         ["down, all devices", human_bytes(status["bytes_down"])],
         ["up, all devices", human_bytes(status["bytes_up"])],
         ["most held by a device", f"{human_bytes(most)} of {human_bytes(budget)}"],
-        ["refused", str(len(status["refusals"]))],
+        ["rejected", str(len(status["refusals"]))],
     ]
     echo("\n" + format_table(["over the network", ""], rows))
     return int(same != len(players) * EXCHANGES)

@@ -22,14 +22,14 @@ from ofms.core.errors import InvalidInput
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 1.0
 _RESTART_SECONDS = 5.0
-# Logged by a SuperNode whose run ended while it took a message: from then on it answers each message with the reply to
-# the one before.
+# Logged by a SuperNode whose run ended while it received a message: from then on it answers each message with the
+# reply to the previous one.
 _MIXED_UP = "Ignoring message"
 _PR_SET_PDEATHSIG = 1
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A free TCP port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -39,7 +39,7 @@ def free_port() -> int:
 def environment(home: Path) -> dict[str, str]:
     """The environment of Flower's processes: no telemetry, no update check, its files in `home`."""
     home.mkdir(parents=True, exist_ok=True)
-    # They start each other by name.
+    # Flower's processes start each other by name.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return os.environ | {
         "PATH": path,
@@ -68,7 +68,7 @@ def superlink_command(folder: Path, host: str, port: int) -> list[str]:
 def supernode_command(device: Path, store: Path, server: str, port: int) -> list[str]:
     """The command of a device's SuperNode; the device's folder has its key and the fleet's authority."""
     if "'" in str(store):
-        raise InvalidInput("store", store, "Flower takes no path with a quote in it; name another")
+        raise InvalidInput("store", store, "Flower accepts no path with a quote; choose another")
     options = {
         "--superlink": server,
         "--root-certificates": str(device / AUTHORITY),
@@ -95,17 +95,17 @@ class Process:
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
         self._root = psutil.Process(self._process.pid)
-        # Descendants seen so far: by the time that they must end, they may have another parent. psutil compares start
-        # times, so that a reused process id is not taken for one of them.
+        # Descendants seen so far: they may be re-parented before they are stopped. psutil compares start times, so that
+        # a reused process id is not mistaken for one of them.
         self._family: set[psutil.Process] = set()
         self._remember()
 
     def lines(self) -> Iterator[str]:
-        """Lines of its output, where that goes to a pipe, until it ends."""
+        """Lines of its output until it ends, if the output goes to a pipe."""
         if self._process.stdout is None:
             return
         pipe, rest = self._process.stdout.fileno(), b""
-        # Its children inherit the pipe and may outlive it, so the end of the pipe tells nothing.
+        # Its children inherit the pipe and may outlive it, so end-of-file does not mark its end.
         while not self.ended:
             if select.select([pipe], [], [], _POLL_SECONDS)[0]:
                 *whole, rest = (rest + os.read(pipe, 65536)).split(b"\n")
@@ -120,7 +120,7 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it ended; its descendants are remembered, to be ended too."""
+        """Whether it ended; records its descendants, to stop them too."""
         if self._process.poll() is not None:
             return True
         self._remember()
@@ -143,7 +143,7 @@ class Process:
         self.kill()
 
     def kill(self) -> None:
-        """Kill it and its descendants at once, as a power cut would."""
+        """Kill it and its descendants immediately, like a power failure."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         until = time.monotonic() + _STOP_SECONDS
@@ -168,7 +168,7 @@ class Process:
 
 
 def keep_node(command: list[str], home: Path, echo: Callable[[str], None]) -> None:
-    """Run a SuperNode, and restart it whenever it ends: the server may be away, or take it for still connected."""
+    """Run a SuperNode, restarting it when it ends: the server may be unreachable or still consider it connected."""
     while True:
         process = Process(command, home, subprocess.PIPE)
         try:
@@ -178,7 +178,7 @@ def keep_node(command: list[str], home: Path, echo: Callable[[str], None]) -> No
                     break
         finally:
             process.stop()
-        echo(f"the SuperNode ended; it starts again in {_RESTART_SECONDS:.0f} s")
+        echo(f"the SuperNode ended; restarting in {_RESTART_SECONDS:.0f} s")
         time.sleep(_RESTART_SECONDS)
 
 

@@ -16,8 +16,8 @@ _LEAST_PIECE = 16 * 1024
 def to_record(content: bytes, *, wait: float = 0.0) -> RecordDict:
     """Wrap an encoded envelope; `wait` is how many seconds the carrier waits for the device's answer.
 
-    The bytes are cut around large arrays: Flower transfers a piece that several messages share, such as a model that
-    many devices get, only once.
+    The bytes are split around large arrays, because Flower transfers a piece shared by several messages, such as a
+    model sent to many devices, only once.
     """
     bounds = sorted({0, len(content), *array_bounds(content, _LEAST_PIECE)})
     pieces = [content[first:stop] for first, stop in pairwise(bounds)]
@@ -27,7 +27,7 @@ def to_record(content: bytes, *, wait: float = 0.0) -> RecordDict:
 
 
 def from_record(record: RecordDict) -> tuple[bytes, float]:
-    """Unwrap the bytes of an envelope and `wait`, or refuse a message that holds none."""
+    """Unwrap the bytes of an envelope and `wait`, or reject a message without one."""
     try:
         head = record.config_records[_HEAD]
         require_protocol(head["protocol"])
@@ -37,4 +37,4 @@ def from_record(record: RecordDict) -> tuple[bytes, float]:
     except InvalidInput:
         raise
     except Exception as error:
-        raise InvalidInput("message", type(error).__name__, "it holds no envelope") from None
+        raise InvalidInput("message", type(error).__name__, "it contains no envelope") from None

@@ -23,14 +23,14 @@ def main(grid: Grid, context: Context) -> None:
     try:
         Scheduler(GridTransport(grid), persistence).run()
     except Exception as error:
-        persistence.log_event(f"the server stops: {type(error).__name__}: {error}")
+        persistence.log_event(f"the server failed: {type(error).__name__}: {error}")
         raise
     finally:
         persistence.close()
 
 
 def _open(deployment: Deployment) -> PersistentCoordinator:
-    """Open the checkpoint, once a server that was killed has released it."""
+    """Open the checkpoint; wait until a server that was killed has released it."""
     until = time.monotonic() + deployment.config.travel
     while True:
         try:

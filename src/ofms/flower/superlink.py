@@ -1,10 +1,10 @@
-"""Flower's SuperLink with an access check before its control API, and a log of refused nodes.
+"""Flower's SuperLink with an access check before its control API, and a log of rejected nodes.
 
     python -m ofms.flower.superlink [the options of flower-superlink]
 
 On one port, the SuperLink serves nodes (`/v1/fleet`), the apps that it runs (`/v1/runtime`) and the control API
-(`/v1/control`), which starts runs and registers nodes without authentication. Here requests from other machines reach
-the fleet's part only. Refused nodes are logged in the file that `OFMS_EVENTS` names.
+(`/v1/control`), which starts runs and registers nodes without authentication. Here, requests from other machines reach
+only `/v1/fleet`. Rejected nodes are logged in the file that `OFMS_EVENTS` names.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _logged_at: dict[str, float] = {}
 
 
 def log_refusal(who: str, why: str) -> None:
-    """Log who was turned away; the same line again only after a while."""
-    line = f"{who} was turned away: {why}"
+    """Log a rejected client; the same line at most once per minute."""
+    line = f"{who} was rejected: {why}"
     now = time.monotonic()
     if len(_logged_at) > _MOST_LOGGED:
         _logged_at.clear()
@@ -51,7 +51,7 @@ def log_refusal(who: str, why: str) -> None:
 
 
 class Gate:
-    """Middleware: refuses requests of other machines outside the fleet's part, and logs nodes that are not known."""
+    """Middleware: rejects requests of other machines outside `/v1/fleet`, and logs rejected nodes."""
 
     def __init__(self, app: Application) -> None:
         self.app = app
@@ -61,15 +61,15 @@ class Gate:
             await self.app(scope, receive, send)
             return
         path, client = str(scope["path"]), scope.get("client")
-        who = client[0] if client else "somebody"
+        who = client[0] if client else "an unknown address"
         if not allowed(path, client, scope.get("server")):
-            log_refusal(who, "it asked for what is for this machine alone")
-            await PlainTextResponse("only from the server's own machine", status_code=403)(scope, receive, send)
+            log_refusal(who, "it requested a path reserved for this machine")
+            await PlainTextResponse("allowed only from the server's own machine", status_code=403)(scope, receive, send)
             return
 
         async def watched(event: Any) -> None:
             if path == "/v1/fleet/activate-node" and event["type"] == "http.response.start" and event["status"] >= 400:
-                log_refusal(f"a node at {who}", "it is not registered, or was here a moment ago")
+                log_refusal(f"a node at {who}", "it is not registered, or its previous connection has not expired")
             await send(event)
 
         await self.app(scope, receive, watched)
@@ -92,14 +92,14 @@ def allowed(path: str, client: tuple[str, int] | None, server: tuple[str, int | 
     if client is None:
         return False
     if server is not None and client[0] == server[0]:
-        return True  # From the address that it listens on.
+        return True  # From the server's own address.
     address = ipaddress.ip_address(client[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
 
 
 class Handshake(ssl.SSLObject):
-    """The TLS of a connection; logs clients that do not speak it."""
+    """The TLS of a connection; logs clients that do not use TLS."""
 
     def do_handshake(self) -> None:
         try:
@@ -108,7 +108,7 @@ class Handshake(ssl.SSLObject):
             raise
         except ssl.SSLError as error:
             if error.reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "HTTPS_PROXY_REQUEST"):
-                log_refusal("a node", "it came without TLS")
+                log_refusal("a node", "it connected without TLS")
             raise
 
 

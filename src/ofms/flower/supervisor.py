@@ -38,7 +38,7 @@ class Supervisor:
     Parameters
     ----------
     listen
-        The address to listen on; by default all, or loopback where the server's address is that.
+        The address to listen on; by default all interfaces, or loopback if the server's address is loopback.
     echo
         Called with each new line of the event log.
     """
@@ -46,7 +46,7 @@ class Supervisor:
     def __init__(self, folder: Path, *, listen: str | None = None, echo: Callable[[str], None] = print) -> None:
         self.deployment = Deployment(folder)
         self.folder, self._echo = self.deployment.folder, echo
-        # Mistakes are reported before anything starts.
+        # Report configuration errors before starting anything.
         PersistentCoordinator(self.deployment, read_only=True)
         host, self.port = split_address(self.deployment.config.address)
         self.listen = listen or ("127.0.0.1" if host in ("127.0.0.1", "localhost") else "0.0.0.0")
@@ -72,7 +72,7 @@ class Supervisor:
             self._run = self._control.start(self.folder)
         except httpx.HTTPError as error:
             self._stop()
-            raise ProcessEnded(f"the SuperLink does not do what it is asked: {error}; see {log}") from None
+            raise ProcessEnded(f"a request to the SuperLink failed: {error}; see {log}") from None
         except BaseException:
             self._stop()
             raise
@@ -94,13 +94,13 @@ class Supervisor:
                 failures = failures + 1 if self._exchange() == reached else 1
                 reached = self._exchange()
                 if failures >= _MOST_FAILURES:
-                    raise ProcessEnded(f"the server app ended {failures} times without an exchange: {how}")
-                self._echo(f"the server app ended ({how}); starting it again")
+                    raise ProcessEnded(f"the server app ended {failures} times without completing an exchange: {how}")
+                self._echo(f"the server app ended ({how}); restarting it")
                 self._start()
             time.sleep(_POLL_SECONDS)
 
     def poll(self) -> str | None:
-        """Echo new events, and shut out revoked devices; how the server app ended, None while it runs."""
+        """Echo new events and exclude revoked devices; return how the server app ended, None while it runs."""
         if self._superlink is None or self._control is None:
             raise RuntimeError("the server was not started")
         if self._superlink.ended:
@@ -123,7 +123,7 @@ class Supervisor:
         return self._superlink.pid
 
     def kill(self) -> None:
-        """Kill everything at once, as a power cut would."""
+        """Kill all processes immediately, like a power failure."""
         if self._superlink is not None:
             self._superlink.kill()
         self._stop()
@@ -139,7 +139,7 @@ class Supervisor:
         try:
             roster = read_roster(self.folder)
         except InvalidInput:
-            return  # The roster is being edited or has a mistake, which the server app logs: keep the last valid one.
+            return  # The roster is being edited or is invalid, which the server app logs: keep the last valid one.
         wanted = {key: roster.devices[client] for key, client in roster.public_keys().items()}
         active = {key for key, device in wanted.items() if not device.revoked}
         if self._registered == active:

@@ -26,15 +26,15 @@ class GridTransport:
 
     def send(self, node: int, kind: Kind, content: bytes, *, wait: float, lifetime: float) -> str | None:
         message = Message(to_record(content, wait=wait), node, _MESSAGE_TYPES[kind], ttl=lifetime)
-        # For a message that the SuperLink does not accept, because its node just left or it is too large, Flower
-        # returns None or nothing at all.
+        # For a message that the SuperLink does not accept, because its node just disconnected or it is too large,
+        # Flower returns None or nothing at all.
         for number in self._grid.push_messages([message]):
             if number:
                 return str(number)
         return None
 
     def receive(self, messages: Iterable[str]) -> list[Reply]:
-        """The replies so far; one that Flower cannot read does not hide the others."""
+        """The replies so far; one that Flower cannot read does not affect the others."""
         messages = list(messages)
         try:
             return [_reply(message) for message in self._grid.pull_messages(messages)]
