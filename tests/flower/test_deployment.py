@@ -223,8 +223,10 @@ def test_the_demo_leaves_nothing_behind_when_it_is_interrupted(number: int, tmp_
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if "devices join" in line:
+        if "devices are joining" in line:
             break
+    else:
+        pytest.fail("it never said that devices join")
     time.sleep(5)
     process.send_signal(number)
     said = process.stderr.read()
