@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,11 @@ def test_own_code_runs_only_if_its_package_is_trusted(
     for arguments in commands:
         assert run(*arguments, "--trust", "pump_models") == 0, arguments[0]
     assert (tmp_path / "imported").exists()
+
+
+def test_no_file_of_the_current_folder_replaces_an_installed_module(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "safetensors.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    for command in ([str(Path(sys.executable).parent / "ofms")], [sys.executable, "-m", "ofms"]):
+        finished = subprocess.run([*command, "check", models], cwd=tmp_path, capture_output=True, text=True)
+        assert finished.returncode == 0, finished.stderr
+    assert not (tmp_path / "ran").exists()

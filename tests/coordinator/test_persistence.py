@@ -289,3 +289,30 @@ def test_an_invalid_server_file_is_refused(change: dict[str, Any], message: str,
     (folder / SERVER).write_text(tomli_w.dumps(values))
     with pytest.raises(ofms.InvalidInput, match=message):
         PersistentCoordinator(Deployment(folder))
+
+
+def test_a_restart_with_a_mistake_in_devices_toml_keeps_the_last_valid_devices(
+    tmp_path: Path, fleet: DirectFleet
+) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    serve_one_exchange(folder, fleet).close()
+    names = [device.name for device in read_roster(folder).devices]
+    path = folder / "devices.toml"
+    path.write_text(path.read_text().replace("ecdsa-sha2", "ecdsa-sha3", 1))
+    with pytest.raises(ofms.InvalidInput, match=r"devices\.toml: key of device-0"):
+        read_roster(folder)
+    again = PersistentCoordinator(Deployment(folder))
+    assert [device.name for device in again.deployment.roster.devices] == names
+    again.close()
+    assert "keeping the last valid devices" in (folder / EVENTS).read_text()
+    (folder / STATE / "devices.toml").unlink()
+    with pytest.raises(ofms.InvalidInput, match="key of device-0"):
+        Deployment(folder)
+
+
+def test_a_wrong_choice_in_server_toml_is_named_with_the_right_ones(tmp_path: Path) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    values = without_nothing(msgspec.to_builtins(Deployment(folder).config))
+    (folder / SERVER).write_text(tomli_w.dumps(values | {"settings": {"loss_bound": "soft"}}))
+    with pytest.raises(ofms.InvalidInput, match="loss_bound = soft: use one of clip, saturate, raw"):
+        Deployment(folder).coordinator()

@@ -274,3 +274,11 @@ def test_a_policy_that_a_file_names_needs_trust(tmp_path: Path, write_module: Ca
     assert "own_policy" not in sys.modules
     assert change(config, {}, trust=trust).settings == {"warm_up": 7, "epsilon": 0.1}
     assert change(config, {"epsilon": 1}, "own_policy:algorithm", Trust((), trust.folders)).settings["epsilon"] == 1
+
+
+def test_an_unknown_preset_in_a_configuration_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    config = resolve(experiment(), "x", task="classification")
+    path.write_text(config.to_toml().replace('"published"', '"a/b"'))
+    with pytest.raises(InvalidInput, match="preset = a/b: use one of published, theory"):
+        load_run(str(path))

@@ -136,3 +136,12 @@ def test_a_cell_is_a_result_with_fewer_arrays(written: Result, tmp_path: Path) -
         cell.save(tmp_path / "run")
     with pytest.raises(ofms.InvalidInput, match="name a run's folder"):
         write_report([path], tmp_path / "page.html")
+
+
+def test_a_file_of_another_kind_is_not_called_damaged(written: Result, tmp_path: Path) -> None:
+    assert written.folder is not None
+    (tmp_path / "notes.md").write_text("# Notes\n")
+    for path in (written.folder / "summary.json", tmp_path / "notes.md"):
+        with pytest.raises(ofms.InvalidInput, match="neither a run's folder nor a cell") as error:
+            ofms.load(path)
+        assert "remove" not in str(error.value)

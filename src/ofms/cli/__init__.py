@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -32,9 +33,8 @@ def _main(arguments: list[str]) -> int:
     from ofms.core.errors import InvalidInput, NotFinite
     from ofms.flower.errors import ProcessEnded
 
-    # Plug-ins are also searched for in the current folder, as with `python -m`.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    # Plug-ins may be in the current folder. It is searched last: no file in it replaces an installed module.
+    sys.path[:] = [folder for folder in sys.path if folder not in ("", str(Path.cwd()))] + [""]
     try:
         cli.main(arguments, prog_name="ofms", standalone_mode=False)
     except (InvalidInput, NotFinite, ProcessEnded) as error:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
@@ -29,6 +28,7 @@ from ofms.policies.fleet import Fleet
 from ofms.policies.registry import build_policy, settings_type
 from ofms.policies.session import ServerSession
 from ofms.storage.envelope import Envelope, decode
+from ofms.storage.schema import convert
 from ofms.storage.tensors import decode_tensors, encode_tensors
 
 # A device may see more samples than the interval before it can report.
@@ -82,7 +82,7 @@ class Coordinator:
         self.dictionary, self.seed, self.largest_update = dictionary, seed, largest_update
         self.name, self.settings = policy, dict(settings or {})
         self.fleet = Fleet(dictionary.catalogue(), np.asarray(budgets), bandwidth, Schedule(rounds, interval))
-        converted = msgspec.convert(self.settings, settings_type(policy, trust))
+        converted = convert(self.settings, settings_type(policy, trust))
         self.policy = build_policy(policy, converted, self.fleet, trust)
         self.deployment = secrets.token_hex(8)
         self.exchange = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import tomli_w
 
 from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.files import SERVER, read_toml, split_address
-from ofms.coordinator.roster import read_roster
+from ofms.coordinator.roster import read_last_roster
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import Trust
@@ -87,14 +88,15 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Deployment:
-    """Configuration and devices of a deployment."""
+    """Configuration and devices of a deployment; `complaint` says why the last valid devices are used, if they are."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
         self.config = read_config(self.folder)
-        self.roster = read_roster(self.folder)
+        self.roster, self.complaint = read_last_roster(self.folder)
         if not self.roster.devices:
-            raise InvalidInput("devices", 0, f"add one: ofms deploy keys {folder} --device NAME=BUDGET")
+            command = shlex.join(["ofms", "deploy", "keys", str(folder), "--device", "NAME=BUDGET"])
+            raise InvalidInput("devices", 0, f"add one: {command}")
 
     def coordinator(self) -> Coordinator:
         """A coordinator for these devices, before the first exchange."""
@@ -108,21 +110,18 @@ class Deployment:
         known = setting_names(config.policy, trust)
         for name in config.settings.keys() - known:
             raise InvalidInput("settings", name, f"{config.policy} has {', '.join(sorted(known))}")
-        try:
-            return Coordinator(
-                dictionary,
-                budgets=budgets,
-                bandwidth=parse_bandwidth(config.bandwidth, largest=largest, budgets=budgets),
-                rounds=config.rounds,
-                interval=config.interval,
-                policy=config.policy,
-                settings=config.settings,
-                seed=config.seed,
-                largest_update=config.largest_update,
-                trust=trust,
-            )
-        except msgspec.ValidationError as error:
-            raise InvalidInput("settings", config.settings, f"{error} ({self.folder / SERVER})") from None
+        return Coordinator(
+            dictionary,
+            budgets=budgets,
+            bandwidth=parse_bandwidth(config.bandwidth, largest=largest, budgets=budgets),
+            rounds=config.rounds,
+            interval=config.interval,
+            policy=config.policy,
+            settings=config.settings,
+            seed=config.seed,
+            largest_update=config.largest_update,
+            trust=trust,
+        )
 
 
 def read_config(folder: Path) -> ServerConfig:

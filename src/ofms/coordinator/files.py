@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from ofms.core.errors import InvalidInput
+from ofms.storage.schema import convert
 
 # In a deployment's folder.
 SERVER, DEVICES = "server.toml", "devices.toml"
@@ -54,9 +55,9 @@ def split_address(address: str) -> tuple[str, int]:
 def read_toml(path: Path, kind: type[T]) -> T:
     """Read a TOML file into a struct, or reject it with a one-line error."""
     try:
-        return msgspec.convert(tomllib.loads(path.read_text()), kind)
+        return convert(tomllib.loads(path.read_text()), kind)
     except FileNotFoundError:
         remedy = "not a deployment; `ofms deploy keys` creates one"
         raise InvalidInput("deployment", path.parent, remedy) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, OSError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise InvalidInput("file", path, str(error)) from None

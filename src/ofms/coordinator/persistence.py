@@ -18,6 +18,7 @@ from ofms.coordinator.commands import Command
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.events import log_event
 from ofms.coordinator.files import COMMANDS, EVENTS, STATE
+from ofms.coordinator.roster import write_roster
 from ofms.coordinator.status import write_status
 from ofms.core.errors import InvalidInput
 from ofms.storage.envelope import Envelope
@@ -47,6 +48,10 @@ class PersistentCoordinator:
             self.records = records or Records([], [Moment(0, self.coordinator.version.tolist())], [])
             # Devices may have been added since the checkpoint.
             self.records.counts += [Counts() for _ in deployment.roster.devices[len(self.records.counts) :]]
+            if not read_only:
+                write_roster(self.folder / STATE, deployment.roster)
+                if deployment.complaint:
+                    self.log_event(f"keeping the last valid devices: {deployment.complaint}")
         except BaseException:
             self.close()
             raise

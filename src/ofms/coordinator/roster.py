@@ -10,7 +10,7 @@ import tomli_w
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-from ofms.coordinator.files import DEVICES, read_toml
+from ofms.coordinator.files import DEVICES, STATE, read_toml
 from ofms.core.errors import InvalidInput
 from ofms.storage.files import write_whole
 
@@ -42,6 +42,20 @@ def read_roster(folder: Path) -> Roster:
     roster = read_toml(path, Roster) if path.exists() else Roster()
     roster.public_keys()
     return roster
+
+
+def read_last_roster(folder: Path) -> tuple[Roster, str]:
+    """The devices of a deployment; if they are invalid, the last valid ones of its server, and why.
+
+    A server that restarts while `devices.toml` has a mistake continues with the devices that it had.
+    """
+    try:
+        return read_roster(folder), ""
+    except InvalidInput as error:
+        kept = folder / STATE
+        if not (kept / DEVICES).is_file():
+            raise
+        return read_roster(kept), str(error)
 
 
 def write_roster(folder: Path, roster: Roster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -114,6 +115,6 @@ def _own_factory(architecture: str, trust: Trust) -> Factory:
         known = f"use one of {', '.join(ZOO)}, or {SYNTAX} for your own"
         raise InvalidInput("architecture", architecture, known)
     factory = load_object(architecture, field="architecture", trusted=trust)
-    if not callable(factory):
-        raise InvalidInput("architecture", architecture, "name a function that returns a torch.nn.Module")
+    if not (inspect.isfunction(factory) or inspect.isclass(factory)):
+        raise InvalidInput("architecture", architecture, "name a function or class that makes a torch.nn.Module")
     return cast("Factory", factory)

@@ -93,7 +93,7 @@ def run(policy: Policy, fleet: Fleet, problem: Problem, seed: int, *, projected:
         pmf = expected_weights(policy, client, server)
         losses = problem.losses(exchange, parameters)
         before = client.policy.cumulative_losses
-        client, reports = client_session.learn(client, plan, np.where(plan.held, losses, np.nan))
+        client, reports = client_session.learn(client, plan, np.where(policy.observed(plan), losses, np.nan))
         server, step = server_session.absorb(server, reports)
         gradients = problem.gradients(exchange, parameters)
         moved = parameters - step[:, None] * policy.local.rate * np.einsum("nk,nkd->kd", plan.update_weight, gradients)

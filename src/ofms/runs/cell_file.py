@@ -19,6 +19,8 @@ from ofms.runs.config import RunConfig
 from ofms.runs.result import Result, config_figures
 from ofms.storage.files import write_whole
 
+_START = b'{"format":"ofms-cell/'
+
 
 class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
     """The JSON of a cell: `scores` and `regret` by client, regret over rounds with its 10 and 90 % quantiles."""
@@ -85,6 +87,8 @@ def write_cell(result: Result, path: Path, *, config: RunConfig, command: str) -
 def read_cell(path: Path) -> Result:
     """Read a cell; FileNotFoundError if there is none."""
     content = path.read_bytes()
+    if not content.startswith(_START):
+        raise InvalidInput("run", path, "it is neither a run's folder nor a cell of a reproduction; name one of these")
     try:
         cell = msgspec.json.decode(content, type=_CellFile)
         low, high = (np.array(values) for values in cell.regret_quantiles)

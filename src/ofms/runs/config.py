@@ -139,6 +139,8 @@ def run_of(fields: dict[str, Any]) -> RunConfig:
     for key in ("clients", "rounds", "interval"):
         if getattr(config, key) < 1:
             raise InvalidInput(key, getattr(config, key), "give at least 1")
+    if config.preset not in available("presets"):
+        raise InvalidInput("preset", config.preset, f"use one of {', '.join(available('presets'))}")
     if config.history < 0:
         raise InvalidInput("history", config.history, "give the number of clients to record round by round, 0 for none")
     if not 0 <= config.seed < 2**63:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
-from ofms.runs.config import RunConfig, load_run
+from ofms.runs.config import FORMAT, RunConfig, load_run
 from ofms.storage.archives import read_npz
 from ofms.storage.files import require_writable, write_whole
 from ofms.storage.locks import FolderLock
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
 HISTORY, SUMMARY = "history.npz", "summary.json"
-FORMAT = "ofms-run/2"
 # Format 1 has no format number in its summary, and other names for two arrays.
 _RENAMED = {"vote_share": "prediction_share", "vote": "prediction_weights"}
 _COLUMNS = ("round", "mean", "std", "down", "up", "held", "groups")

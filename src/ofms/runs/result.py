@@ -171,7 +171,10 @@ class Result:
 
     @property
     def bound(self) -> Floats | None:
-        """[N] upper bound on the expected cumulative regret; None if the theorems do not cover the run."""
+        """[N] upper bound on the expected cumulative regret; None if the theorems do not cover the run.
+
+        Also None for cells and runs of format 1, of which only the mean over clients is known: `figures["bound"]`.
+        """
         return self.clients.get("bound")
 
     @property
