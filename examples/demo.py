@@ -10,10 +10,8 @@ import shutil
 from pathlib import Path
 
 import ofms
-from ofms.report.page import write_report
-from ofms.runs.config import load_experiment
-from ofms.runs.dictionaries import train_dictionary
-from ofms.runs.formatting import comparison_table, draw_regret
+from ofms.report import write_report
+from ofms.runs import comparison_table, draw_regret, load_experiment, train_dictionary
 
 FOLDER = Path("runs/demo")
 

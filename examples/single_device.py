@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 import ofms
-from ofms.coordinator.coordinator import Coordinator
-from ofms.models.zoo import build_module
+from ofms.coordinator import Coordinator
+from ofms.models import build_module
 
 STORE = Path("runs/single-device")
 ROUNDS, SAMPLES_AN_EXCHANGE = 300, 10

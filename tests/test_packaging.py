@@ -104,6 +104,12 @@ def test_imports_around_the_package_are_declared(folder: str) -> None:
     assert {path: names for path, names in found.items() if names} == {}
 
 
+def test_examples_import_no_deeper_than_a_package() -> None:
+    for path in sorted((ROOT / "examples").rglob("*.py")):
+        deep = re.findall(r"(?:from|import) (ofms\.\w+\.[\w.]+)", path.read_text())
+        assert not deep, (path.name, deep)
+
+
 def test_no_helper_is_imported_from_a_test_module() -> None:
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in TESTS.rglob("test_*.py")}
     assert len(names) > 50

@@ -6,10 +6,10 @@ models suit it, and helps fine-tune the dictionary under a limited upload bandwi
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ofms.core.version import __version__
+from ofms.exports import exported
 
 if TYPE_CHECKING:
     from ofms.core.errors import InvalidInput, NotFinite
@@ -49,10 +49,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__ = exported(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

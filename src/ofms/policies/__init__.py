@@ -5,8 +5,9 @@ Exports everything that the author of a policy needs.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ofms.exports import exported
 
 if TYPE_CHECKING:
     from ofms.core.draws import ClientDraws, Draws, Purpose
@@ -113,7 +114,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+__getattr__ = exported(__name__, _MODULE_OF)

@@ -10,6 +10,7 @@ import torch
 
 from ofms.compute.factory import make_compute
 from ofms.compute.protocol import Tensors
+from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
@@ -61,6 +62,8 @@ def make_simulation(
 ) -> Simulation:
     """A simulator for a fleet: all clients at once, or client by client through messages."""
     if loopback:
+        if device != "cpu":
+            raise InvalidInput("device", device, "the loopback runs on the processor; leave it out")
         return LoopbackSimulation(policy, fleet, dictionary, stream, seed=seed, hindsight=hindsight, dtype=dtype)
 
     make = partial(make_compute, dictionary, stream, dtype=dtype, device=device, workers=workers)

@@ -1,0 +1,22 @@
+"""Names that a package exports without importing their modules before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def exported(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that exports names from `modules`, module by name.
+
+    >>> exported("example", {"sqrt": "math"})("sqrt")(4.0)
+    2.0
+    """
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(modules[name]), name)
+
+    return find
