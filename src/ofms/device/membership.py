@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +13,8 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
 from ofms.device.client_policy import read_policy
-from ofms.models.zoo import ZOO, build_module
+from ofms.models.zoo import build_module
 from ofms.plugins import NO_TRUST, Trust
-from ofms.policies import MODULES
 from ofms.policies.protocol import ClientPolicy
 from ofms.policies.session import ClientSession, ClientState
 from ofms.storage.envelope import Envelope
@@ -82,10 +80,6 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
         remedy = f"its fleet assumes {promised} bytes; give at least that, or change the fleet's entry"
         raise InvalidInput("budget", f"{budget} bytes", remedy)
     models = values["models"]
-    # Before anything is built, because importing a module runs its code.
-    _require_trusted("policy", str(values["policy"]["name"]), MODULES, trust)
-    for model in models:
-        _require_trusted("architecture", str(model["architecture"]), ZOO, trust)
     names = tuple(str(model["name"]) for model in models)
     storage, upload = (np.array([model[key] for model in models], dtype=np.int64) for key in ("storage", "upload"))
     catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), str(values["revision"]))
@@ -104,13 +98,3 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
         networks=LocalNetworks(modules, trainable, values["task"]),
         trainees=LocalNetworks([copy.deepcopy(module) for module in modules], trainable, values["task"]),
     )
-
-
-def _require_trusted(field: str, reference: str, builtin: Container[str], trust: Trust) -> None:
-    """Reject a name that is not built in and whose package the user did not trust."""
-    module = reference.partition(":")[0]
-    if reference in builtin or trust.covers(module):
-        return
-    package = module.partition(".")[0]
-    remedy = f"the server names code outside ofms; open the device with trust=({package!r},) if you trust it"
-    raise InvalidInput(field, reference[:80], remedy)
