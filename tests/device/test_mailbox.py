@@ -17,7 +17,7 @@ from tests.devices import coordinator_of_one, label_samples
 
 
 def wait(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)

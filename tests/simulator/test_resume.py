@@ -89,7 +89,7 @@ def test_a_killed_process_can_be_resumed(tmp_path: Path) -> None:
         [*command, "--checkpoint", "0", "--out", tmp_path / "parts"], env=environment, stderr=subprocess.DEVNULL
     )
     latest = tmp_path / "parts" / "checkpoint" / "latest.json"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not latest.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.3)
@@ -108,7 +108,7 @@ def test_ctrl_c_stops_at_the_end_of_a_round_and_prints_how_to_resume(tmp_path: P
         [*command, "--out", tmp_path / "run"], env=environment, stderr=subprocess.PIPE, text=True
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not (metrics.exists() and metrics.stat().st_size > 1000) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)

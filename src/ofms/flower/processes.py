@@ -98,6 +98,7 @@ class Process:
         # Descendants seen so far: they may be re-parented before they are stopped. psutil compares start times, so that
         # a reused process id is not mistaken for one of them.
         self._family: set[psutil.Process] = set()
+        self._session_searched = False
         self._remember()
 
     def lines(self) -> Iterator[str]:
@@ -121,10 +122,8 @@ class Process:
     @property
     def ended(self) -> bool:
         """Whether it ended; records its descendants, to stop them too."""
-        if self._process.poll() is not None:
-            return True
         self._remember()
-        return False
+        return self._process.poll() is not None
 
     def last_lines(self, count: int = 3) -> str:
         """The last lines of its log."""
@@ -156,6 +155,10 @@ class Process:
         if self._process.poll() is None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._family |= set(self._root.children(recursive=True))
+        elif not self._session_searched:
+            # Killed before its children were seen: they are in the session that it led.
+            self._session_searched = True
+            self._family |= {process for process in psutil.process_iter() if _session_of(process) == self.pid}
         self._family = {process for process in self._family if _is_alive(process)}
 
     def _signal(self, number: int) -> None:
@@ -196,6 +199,13 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _session_of(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except (ProcessLookupError, PermissionError):
+        return None
 
 
 def _die_with_parent() -> None:
