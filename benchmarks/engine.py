@@ -142,7 +142,7 @@ def measure(case: Case) -> tuple[list[str], dict[str, float]]:
     turn = ROUNDS_A_TURN[case.name]
     problem = make_problem(case, WINDOW + 1 + turn * TURNS)
     compute = ThreadedCompute(problem.dictionary, problem.stream)
-    simulation = FusedSimulation(problem.policy, problem.fleet, compute, seed=0, hindsight=False)
+    simulation = FusedSimulation(problem.policy, problem.fleet, compute, problem.stream.y, seed=0, hindsight=False)
     exchanges = simulation.exchanges()
     for _ in range(WINDOW + 1):
         exchange = next(exchanges)

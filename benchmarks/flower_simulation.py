@@ -32,7 +32,7 @@ from flwr.simulation import run_simulation
 from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks
 from ofms.core.draws import Draws
-from ofms.core.messages import Grants, Reports, Requests
+from ofms.core.messages import Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
 from ofms.drawing.tables import format_table
@@ -151,17 +151,17 @@ def play_round(message: Message, context: Context) -> Message:
     results = EvaluationBuilder(
         here.stream.y[index : index + 1, span[0] : span[1]], plan.prediction_weights, "regression"
     )
-    for model, outputs, losses in client.evaluate(grants.exchange, np.flatnonzero(plan.held[0]).tolist()):
+    found = client.evaluate(grants.exchange, np.flatnonzero(plan.held[0]).tolist())
+    for model, outputs, losses in found:
         add_outputs(results, 0, model, outputs, losses)
-    reports = client.learn(plan, policy_losses(results.losses, plan.held, here.policy.loss_bound))
+    learnt = policy_losses(results.losses, plan.held, here.policy.loss_bound)
+    reports = client.learn(grants.exchange, plan, learnt, found)
     window = tuning_window_of(here.policy.local, here.fleet.schedule, grants.exchange)
     updates = {}
     if window is not None and here.policy.local is not None:
-        updates = {
-            model: client.fine_tune(model, window, float(plan.update_weight[0, model]), here.policy.local)
-            for model in np.flatnonzero(reports.updated[0]).tolist()
-        }
-    score = results.client_scores()
+        models = np.flatnonzero(reports.updated[0]).tolist()
+        updates = client.fine_tune(plan, models, window, here.policy.local)
+    score = results.client_scores()[0]
     requests = client.request(Draws(SEED, grants.exchange + 1))
     close_client(client, context)
     content = RecordDict(
@@ -288,6 +288,9 @@ def profile_client() -> list[tuple[str, float]]:
     client = open_client(context)
     five = {k: here.dictionary.models[k].tensors for k in range(BUDGET)}
     client.store = five
+    held = np.zeros((1, len(here.dictionary)), dtype=np.bool_)
+    held[0, list(five)] = True
+    plan = Plan(held, held / BUDGET, held.astype(np.float64), held.astype(np.float64))
     window = tuning_window_of(here.policy.local, here.fleet.schedule, WINDOW)
     local = here.policy.local
     assert window is not None
@@ -298,7 +301,7 @@ def profile_client() -> list[tuple[str, float]]:
 
     parts: list[tuple[str, Callable[[], object]]] = [
         ("predict with five models", lambda: client.evaluate(WINDOW, list(five))),
-        ("fine-tune five models", lambda: [client.fine_tune(model, window, 1.0, local) for model in five]),
+        ("fine-tune five models", lambda: client.fine_tune(plan, list(five), window, local)),
         ("read and write the context", context_round_trip),
         (
             "decode and encode five models",

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from ofms.compute.tasks import scores, softmax
+from ofms.core.pooling import Pooling, pool_gradient, pool_loss, poolable
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.models.dictionary import Task
+
+_LEAST_PROBABILITY = 1e-300
 
 
 class EvaluationBuilder:
     """Collect the outputs of models on [N, n] samples.
 
-    Only the outputs of predicting models are kept until the end: predictions are mixed in the order of the models, so
-    that they do not depend on which worker finishes first.
+    Only the outputs of predicting models and those of [N, K] `outputs_of` are kept until the end: predictions are
+    mixed in the order of the models, so that they do not depend on which worker finishes first.
     """
 
-    def __init__(self, targets: AnyArray, prediction_weights: Floats, task: Task) -> None:
-        self.targets, self.prediction_weights, self.task = targets, prediction_weights, task
+    def __init__(
+        self,
+        targets: AnyArray,
+        prediction_weights: Floats,
+        task: Task,
+        pooling: Pooling = "mean",
+        outputs_of: Flags | None = None,
+    ) -> None:
+        self.targets, self.prediction_weights, self.task, self.pooling = targets, prediction_weights, task, pooling
         shape = (*targets.shape, prediction_weights.shape[1])
         self.losses = np.full(shape, np.nan)
         self.model_scores = np.full(shape, np.nan)
+        self.outputs: AnyArray = np.zeros(0)
+        self._outputs_of, self._lock = outputs_of, threading.Lock()
         self._predicting: dict[int, list[tuple[Integers, AnyArray]]] = {}
 
     def add(self, models: list[int], rows: Integers, wanted: Flags, outputs: AnyArray, losses: AnyArray) -> None:
@@ -30,17 +44,90 @@ class EvaluationBuilder:
         each = scores(outputs, self.targets[rows][..., None], self.task)
         known = wanted[:, None] & np.isfinite(outputs[..., 0])
         self.model_scores[place] = np.where(known, each, np.nan)
+        if self._outputs_of is not None:
+            asked = wanted & self._outputs_of[np.ix_(rows, np.array(models))]
+            whole = self._all_outputs(outputs.shape[-1], outputs.dtype)
+            whole[place] = np.where(asked[:, None, :, None], outputs, np.nan)
         for column, model in enumerate(models):
             predicting = wanted[:, column] & (self.prediction_weights[rows, model] > 0)
             if predicting.any():
                 part = (rows[predicting], outputs[predicting, :, column].astype(np.float64))
                 self._predicting.setdefault(model, []).append(part)
 
-    def client_scores(self) -> Floats:
-        """[N, n] the scores of the mixed predictions: averages of values, or of class probabilities."""
+    def client_scores(self) -> tuple[Floats, Floats]:
+        """[N, n] the scores and the losses of the mixed predictions."""
         parts = [(model, *part) for model in sorted(self._predicting) for part in self._predicting[model]]
         mixed = np.zeros((*self.targets.shape, parts[0][2].shape[-1] if parts else 1))
         for model, rows, outputs in parts:
-            values = softmax(outputs) if self.task == "classification" else outputs
-            mixed[rows] += self.prediction_weights[rows, model][:, None, None] * values
-        return scores(mixed, self.targets, self.task)
+            mixed[rows] += self.prediction_weights[rows, model][:, None, None] * self._mixable(outputs)
+        if self.task == "classification" and self.pooling == "mean":
+            mixed = np.log(np.maximum(mixed, _LEAST_PROBABILITY))
+        return scores(mixed, self.targets, self.task), pool_loss(mixed, self.targets)
+
+    def _mixable(self, outputs: AnyArray) -> AnyArray:
+        if self.task == "regression":
+            return outputs
+        return poolable(outputs) if self.pooling == "log" else softmax(outputs)
+
+    def _all_outputs(self, width: int, dtype: np.dtype[np.generic]) -> AnyArray:
+        with self._lock:
+            if self.outputs.ndim == 1:
+                self.outputs = np.full((*self.losses.shape, width), np.nan, dtype=dtype)
+            return self.outputs
+
+
+class PastOutputs:
+    """Outputs of models on samples before a span: of the last [N, K] `late` ones."""
+
+    def __init__(self, late: Integers, span: tuple[int, int]) -> None:
+        self.late, self.first = late, span[0]
+        self.length = int(late.max(initial=0))
+        self._parts: list[tuple[int, Integers, Integers, AnyArray]] = []
+
+    def wanted(self, model: int) -> tuple[Integers, Integers]:
+        """Clients and rounds on which a model is to be evaluated."""
+        rows, back = np.nonzero(np.arange(1, self.length + 1) <= self.late[:, model, None])
+        return rows, self.first - 1 - back
+
+    def add(self, model: int, rows: Integers, rounds: Integers, outputs: AnyArray) -> None:
+        """Add [M, C] outputs of M pairs of client and round."""
+        self._parts.append((model, rows, rounds, outputs))
+
+    def joined(self, current: AnyArray) -> AnyArray:
+        """[N, L, K, C] the past outputs, followed by those of the span."""
+        clients, _, models, width = current.shape
+        past = np.full((clients, self.length, models, width), np.nan, dtype=current.dtype)
+        for model, rows, rounds, outputs in self._parts:
+            past[rows, rounds - self.first + self.length, model] = outputs
+        return np.concatenate([past, current], axis=1)
+
+
+class PoolResiduals:
+    """The gradient of the clients' pools in their outputs, on the [m, n] samples that m clients fine-tune on."""
+
+    def __init__(self, rows: Integers, prediction_weights: Floats, targets: AnyArray) -> None:
+        self.rows, self.prediction_weights, self.targets = rows, prediction_weights, targets
+        self._outputs: dict[int, Floats] = {}
+
+    def predicting(self) -> list[int]:
+        """The models in the pools."""
+        return np.flatnonzero(self.prediction_weights.any(axis=0)).tolist()
+
+    def clients(self, model: int) -> Integers:
+        """The clients in whose pool a model is."""
+        return self.rows[self.prediction_weights[:, model] > 0]
+
+    def add(self, model: int, outputs: AnyArray) -> None:
+        """Add the outputs of a model for its clients."""
+        self._outputs[model] = poolable(outputs)
+
+    def residuals(self, clients: int) -> Floats:
+        """[N, n, C] for all clients; 0 for those that do not upload."""
+        width = next(iter(self._outputs.values())).shape[-1]
+        pools = np.zeros((*self.targets.shape, width))
+        for model in sorted(self._outputs):
+            places = self.prediction_weights[:, model] > 0
+            pools[places] += self.prediction_weights[places, model][:, None, None] * self._outputs[model]
+        whole = np.zeros((clients, *pools.shape[1:]))
+        whole[self.rows] = pool_gradient(pools, self.targets)
+        return whole

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
 
 from ofms.compute.tasks import sample_losses
+from ofms.core.pooling import pool_gradient, poolable
 from ofms.core.typing import Floats
 from ofms.models.dictionary import Task
 from ofms.policies.local_updates import Adapted, GradientStep, LocalUpdate
@@ -33,6 +35,17 @@ class LocalNetworks:
         """All tensors, the trainable ones after one gradient step on some samples."""
         return tensors | self._step(model, tensors, self._start(model, tensors), x, y, rate)
 
+    def residuals(
+        self, tensors: Mapping[int, Tensors], x: torch.Tensor, y: torch.Tensor, prediction_weights: Floats
+    ) -> torch.Tensor:
+        """[n, C] the gradient of the loss of the pool of held models, in its outputs."""
+        pool = np.zeros(0)
+        with torch.no_grad():
+            for model in np.flatnonzero(prediction_weights).tolist():
+                part = prediction_weights[model] * poolable(self.outputs(model, tensors[model], x).numpy())
+                pool = pool + part if pool.size else part
+        return torch.from_numpy(pool_gradient(pool, y.numpy())).to(x)
+
     def update(
         self,
         model: int,
@@ -42,11 +55,16 @@ class LocalNetworks:
         weights: Floats,
         update_weight: float,
         local: LocalUpdate,
+        residuals: torch.Tensor | None = None,
     ) -> Tensors:
-        """The update to upload: a weighted gradient step, or the weighted result of local training."""
+        """The update to upload: a weighted gradient step, or the weighted result of local training.
+
+        `residuals` [n, C] are the gradients in the outputs, instead of those of the model's own loss.
+        """
         start = self._start(model, tensors)
         if isinstance(local, GradientStep):
-            gradients = self._gradient(model, tensors, start, x, y, torch.from_numpy(update_weight * weights).to(x))
+            sample_weights = torch.from_numpy(update_weight * weights).to(x)
+            gradients = self._gradient(model, tensors, start, x, y, sample_weights, residuals)
             return {name: -local.rate * gradient for name, gradient in gradients.items()}
         current = start
         for _ in range(local.epochs):
@@ -79,10 +97,12 @@ class LocalNetworks:
         x: torch.Tensor,
         y: torch.Tensor,
         weights: torch.Tensor | None = None,
+        residuals: torch.Tensor | None = None,
     ) -> Tensors:
         """The gradient of the weighted sum of the samples' losses, or of their mean if there are no weights."""
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
-        losses = sample_losses(self.outputs(model, tensors | leaves, x), y, self.task)
+        outputs = self.outputs(model, tensors | leaves, x)
+        losses = sample_losses(outputs, y, self.task) if residuals is None else (outputs * residuals).sum(dim=1)
         loss = losses.mean() if weights is None else (losses * weights).sum()
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(leaves, gradients, strict=True))

@@ -11,8 +11,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 
+from ofms.core.pooling import Pooling
 from ofms.core.schedule import Window
-from ofms.core.typing import Flags, Floats
+from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.policies.local_updates import LocalUpdate
 
 Tensors = dict[str, torch.Tensor]
@@ -40,12 +41,19 @@ class Evaluation:
         was not evaluated.
     losses, model_scores
         [N, n, K] losses and scores of each shared model by itself; NaN if it was not evaluated.
+    prediction_losses
+        [N, n] losses of the clients' predictions, mixed as `pooling` says.
+    outputs
+        [N, L, K, C] outputs of held models on the last L samples, those of the span included; NaN where a model was
+        not evaluated. None if no past samples were asked for.
     """
 
     scores: Floats
     client_losses: Floats
     losses: Floats
     model_scores: Floats
+    prediction_losses: Floats
+    outputs: AnyArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +85,28 @@ class Compute(Protocol):
         observed: Flags,
         hindsight: bool,
         adaptation: Adaptation | None = None,
+        pooling: Pooling = "mean",
+        late: Integers | None = None,
     ) -> Pending[Evaluation]:
         """Evaluate the [N, K] held models on the samples of rounds `span`; with `hindsight`, all models.
 
-        Predictions are mixed with the [N, K] `prediction_weights`. A loss of an [N, K] `observed` model that is not
-        finite raises `NotFinite`; other models may diverge.
+        Predictions are mixed with the [N, K] `prediction_weights` as `pooling` says. `late` asks for outputs: on the
+        span, and on so many [N, K] samples before it. A loss of an [N, K] `observed` model that is not finite raises
+        `NotFinite`; other models may diverge.
         """
         ...
 
-    def update(self, window: Window, update_weight: Floats, local: LocalUpdate) -> Pending[Any]:
-        """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed."""
+    def update(
+        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats | None = None
+    ) -> Pending[Any]:
+        """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed.
+
+        With [N, K] `prediction_weights`, gradients are those of the loss of the pool.
+        """
+        ...
+
+    def norms(self, updates: Any) -> tuple[Floats, Floats]:
+        """[K] the norms of summed updates, 0 if there are none, and of the parameters that they update."""
         ...
 
     def apply(self, updates: Any, step: Floats) -> None:

@@ -34,6 +34,10 @@ class Samples:
         place = torch.from_numpy(rows).to(self.device)
         return self.x[place, first:stop], self.y[place, first:stop]
 
+    def at(self, rows: Integers, rounds: Integers) -> torch.Tensor:
+        """[M, ...] inputs of M pairs of client and round."""
+        return self.x[torch.from_numpy(rows).to(self.device), torch.from_numpy(rounds).to(self.device)]
+
     def weights(self, values: Floats) -> torch.Tensor:
         """Weights of samples or clients, with the dtype and device of the inputs."""
         return torch.from_numpy(values).to(device=self.device, dtype=self.dtype)

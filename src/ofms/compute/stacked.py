@@ -66,7 +66,13 @@ class Stack:
         return Stack([self.models[position] for position in positions], layers)
 
     def gradients(
-        self, inputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, task: Task, workspace: Workspace
+        self,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        weights: torch.Tensor,
+        task: Task,
+        workspace: Workspace,
+        residuals: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """Gradients of Σ_r weight_r · loss_r for every model, by parameter name.
 
@@ -76,11 +82,16 @@ class Stack:
             [M, R, inputs] samples of each model; padding has weight 0.
         targets, weights
             [M, R].
+        residuals
+            [M, R, C] gradients in the outputs, instead of those of the models' own losses.
         """
         activations = _forward(self.layers, inputs, workspace)
-        outputs = activations[-1].requires_grad_()
-        losses = sample_losses(outputs.flatten(0, 1), targets.flatten(), task)
-        gradient = torch.autograd.grad(losses, outputs, weights.flatten())[0]
+        if residuals is not None:
+            gradient = residuals * weights[..., None]
+        else:
+            outputs = activations[-1].requires_grad_()
+            losses = sample_losses(outputs.flatten(0, 1), targets.flatten(), task)
+            gradient = torch.autograd.grad(losses, outputs, weights.flatten())[0]
         ones = inputs.new_ones(inputs.shape[0], 1, inputs.shape[1])
         found: dict[str, torch.Tensor] = {}
         for depth in reversed(range(len(self.layers))):

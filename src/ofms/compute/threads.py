@@ -17,15 +17,16 @@ import torch
 
 from ofms.compute import personal
 from ofms.compute.checks import require_finite_losses, require_fit
-from ofms.compute.evaluation import EvaluationBuilder
+from ofms.compute.evaluation import EvaluationBuilder, PastOutputs, PoolResiduals
 from ofms.compute.networks import Networks
 from ofms.compute.protocol import Adaptation, Evaluation, Pending, Tensors
 from ofms.compute.samples import Samples, to_array
 from ofms.compute.scratch import Scratch
 from ofms.compute.stacked import Stack
 from ofms.compute.tasks import sample_losses
-from ofms.compute.updates import Updater, Updates, pieces_of_clients, sum_updates
+from ofms.compute.updates import Updater, Updates, norm_of, pieces_of_clients, sum_updates
 from ofms.core.errors import InvalidInput
+from ofms.core.pooling import Pooling
 from ofms.core.schedule import Window
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.data.stream import Stream
@@ -88,16 +89,21 @@ class ThreadedCompute:
         observed: Flags,
         hindsight: bool,
         adaptation: Adaptation | None = None,
+        pooling: Pooling = "mean",
+        late: Integers | None = None,
     ) -> Pending[Evaluation]:
         targets = self.samples.targets[:, span[0] : span[1]]
-        builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task)
-        shared, own = builder(), builder()
+        past = None if late is None else PastOutputs(np.where(held, late, 0), span)
+        builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task, pooling)
+        shared, own = builder(outputs_of=held if past is not None else None), builder()
         jobs: list[Future[None]] = []
         if adaptation is None or hindsight:
             jobs += self._start(self._shared_jobs(shared, span, held, hindsight))
         if adaptation is not None:
             pieces = pieces_of_clients(held, self.networks.values)
             jobs += self._start(partial(self._evaluate_adapted, own, span, adaptation, *piece) for piece in pieces)
+        if past is not None:
+            jobs += self._start(partial(self._evaluate_past, past, model) for model in range(len(self.networks)))
 
         def finish() -> Evaluation:
             for job in jobs:
@@ -107,12 +113,48 @@ class ThreadedCompute:
                 require_finite_losses(each.losses, observed, self.networks.names, span[0])
             first, last = builders[0], builders[-1]
             client_losses = np.where(held[:, None], last.losses, first.losses)
-            return Evaluation(last.client_scores(), client_losses, first.losses, first.model_scores)
+            client_scores, prediction_losses = last.client_scores()
+            return Evaluation(
+                scores=client_scores,
+                prediction_losses=prediction_losses,
+                client_losses=client_losses,
+                losses=first.losses,
+                model_scores=first.model_scores,
+                outputs=None if past is None else past.joined(first.outputs),
+            )
 
         return Pending(finish)
 
-    def update(self, window: Window, update_weight: Floats, local: LocalUpdate) -> Pending[Updates]:
-        return Pending(partial(sum_updates, self._start(self._updater.jobs(window, update_weight, local))))
+    def update(
+        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats | None = None
+    ) -> Pending[Updates]:
+        if prediction_weights is None:
+            return Pending(partial(sum_updates, self._start(self._updater.jobs(window, update_weight, local))))
+        rows = np.flatnonzero(update_weight.any(axis=1))
+        pool = PoolResiduals(rows, prediction_weights[rows], self.samples.targets[rows, window.first : window.stop])
+        first = self._start(partial(self._add_to_pool, pool, window, model) for model in pool.predicting())
+
+        def finish() -> Updates:
+            for job in first:
+                job.result()
+            residuals = pool.residuals(update_weight.shape[0])
+            return sum_updates(self._start(self._updater.jobs(window, update_weight, local, residuals)))
+
+        return Pending(finish)
+
+    def _add_to_pool(self, pool: PoolResiduals, window: Window, model: int) -> None:
+        rows = pool.clients(model)
+        with torch.inference_mode():
+            x, _ = self.samples.of(rows, window.first, window.stop)
+            module = self.networks.modules[model]
+            output = torch.cat([module(part) for part in self.samples.pieces(x.flatten(0, 1))])
+        pool.add(model, to_array(output.unflatten(0, x.shape[:2])))
+
+    def norms(self, updates: Updates) -> tuple[Floats, Floats]:
+        sizes = np.zeros(len(self.networks))
+        for model, update in updates.items():
+            sizes[model] = norm_of(update.values())
+        return sizes, np.array([norm_of(self.networks.leaves(model)) for model in range(len(self.networks))])
 
     def apply(self, updates: Updates, step: Floats) -> None:
         with torch.no_grad():
@@ -166,6 +208,16 @@ class ThreadedCompute:
         with torch.no_grad():
             output = personal.outputs(module, adapted, self.samples.of(rows, *span)[0])
         self._add(builder, span, model, rows, output)
+
+    def _evaluate_past(self, past: PastOutputs, model: int) -> None:
+        """Evaluate a model on the past samples of clients that did not hold it then."""
+        rows, rounds = past.wanted(model)
+        if rows.size:
+            with torch.inference_mode():
+                x = self.samples.at(rows, rounds)
+                module = self.networks.modules[model]
+                output = torch.cat([module(part) for part in self.samples.pieces(x)])
+            past.add(model, rows, rounds, to_array(output))
 
     def _add(
         self, builder: EvaluationBuilder, span: tuple[int, int], model: int, rows: Integers, output: torch.Tensor

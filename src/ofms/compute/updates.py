@@ -41,7 +41,9 @@ class Updater:
     def __init__(self, networks: Networks, samples: Samples, scratch: Scratch) -> None:
         self.networks, self.samples, self.scratch, self.task = networks, samples, scratch, samples.task
 
-    def jobs(self, window: Window, update_weight: Floats, local: LocalUpdate) -> Iterable[Callable[[], Updates]]:
+    def jobs(
+        self, window: Window, update_weight: Floats, local: LocalUpdate, residuals: Floats | None = None
+    ) -> Iterable[Callable[[], Updates]]:
         """Independent jobs, the longest first, so that no worker is still busy with a long one at the end."""
         if not isinstance(local, GradientStep):
             for model, rows in pieces_of_clients(update_weight > 0, self.networks.values):
@@ -51,14 +53,16 @@ class Updater:
         order = [int(model) for model in np.argsort(-counts, kind="stable") if counts[model]]
         for model in order:
             if model in self.networks.single:
-                yield partial(self._fused_step, model, window, update_weight, local.rate)
+                yield partial(self._fused_step, model, window, update_weight, local.rate, residuals)
         for stack in self.networks.stacks:
             positions = [stack.models.index(model) for model in order if model in stack.models]
             for first in range(0, len(positions), _MODELS_AT_ONCE):
                 some = positions[first : first + _MODELS_AT_ONCE]
-                yield partial(self._stacked_step, stack, some, window, update_weight, local.rate)
+                yield partial(self._stacked_step, stack, some, window, update_weight, local.rate, residuals)
 
-    def _fused_step(self, model: int, window: Window, update_weight: Floats, rate: float) -> Updates:
+    def _fused_step(
+        self, model: int, window: Window, update_weight: Floats, rate: float, residuals: Floats | None
+    ) -> Updates:
         rows = np.flatnonzero(update_weight[:, model])
         x, y = self.samples.of(rows, window.first, window.stop)
         weights = self.samples.weights(np.outer(update_weight[rows, model], window.weights).reshape(-1))
@@ -66,8 +70,15 @@ class Updater:
         leaves = self.networks.leaves(model)
         total: list[torch.Tensor] = []
         pieces = self.samples.pieces
-        for xs, ys, ws in zip(pieces(x.flatten(0, 1)), pieces(y.flatten()), pieces(weights), strict=True):
-            loss = (sample_losses(module(xs), ys, self.task) * ws).sum()
+        given = None if residuals is None else self.samples.weights(residuals[rows]).flatten(0, 1)
+        for place, (xs, ys, ws) in enumerate(
+            zip(pieces(x.flatten(0, 1)), pieces(y.flatten()), pieces(weights), strict=True)
+        ):
+            if given is None:
+                loss = (sample_losses(module(xs), ys, self.task) * ws).sum()
+            else:
+                part = given[place * self.samples.at_once :][: len(ws)]
+                loss = (module(xs) * part * ws[:, None]).sum()
             gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
             total = [a.add_(b) for a, b in zip(total, gradients, strict=True)] if total else list(gradients)
         update = {name: gradient.mul_(-rate) for name, gradient in zip(names, total, strict=True)}
@@ -75,7 +86,13 @@ class Updater:
         return {model: update}
 
     def _stacked_step(
-        self, stack: Stack, positions: list[int], window: Window, update_weight: Floats, rate: float
+        self,
+        stack: Stack,
+        positions: list[int],
+        window: Window,
+        update_weight: Floats,
+        rate: float,
+        residuals: Floats | None,
     ) -> Updates:
         some = stack.some(positions)
         workspace = self.scratch.workspace("update")
@@ -89,8 +106,11 @@ class Updater:
         total: Tensors = {}
         pieces = -(-sample_weights.shape[1] // self.samples.at_once)
         parts = (tensor.tensor_split(pieces, dim=1) for tensor in (x.flatten(1, 2), y.flatten(1, 2), sample_weights))
-        for xs, ys, ws in zip(*parts, strict=True):
-            gradients = some.gradients(xs, ys, ws, self.task, workspace)
+        given: Iterable[torch.Tensor | None] = [None] * pieces
+        if residuals is not None:
+            given = self.samples.weights(residuals[rows]).flatten(1, 2).tensor_split(pieces, dim=1)
+        for xs, ys, ws, gs in zip(*parts, given, strict=True):
+            gradients = some.gradients(xs, ys, ws, self.task, workspace, gs)
             total = {name: total[name].add_(gradients[name]) for name in total} if total else gradients
         trainable = self.networks.trainable
         updates = {
@@ -126,6 +146,11 @@ class Updater:
         else:
             client = int(clients[np.argmax(update_weight[clients, model])])
         raise not_finite_update(self.networks.names[model], client, float(update_weight[client, model]), window.stop)
+
+
+def norm_of(tensors: Iterable[torch.Tensor]) -> float:
+    """The Euclidean norm of tensors together."""
+    return float(torch.stack([tensor.detach().double().square().sum() for tensor in tensors]).sum().sqrt())
 
 
 def sum_updates(jobs: Iterable[Future[Updates]]) -> Updates:

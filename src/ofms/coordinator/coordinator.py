@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ofms.coordinator.aggregation import norms, sum_updates
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
 from ofms.coordinator.validation import Answer, Tensors, read_answer, read_request
 from ofms.core.draws import Draws
@@ -172,12 +173,12 @@ class Coordinator:
         diverged = []
         if answers:
             reports = Reports.stack([answer.reports for answer in answers])
-            self.state, step = self.session.absorb(self.state, reports)
-            for model in sorted({model for answer in answers for model in answer.updates}):
+            summed = sum_updates(answers)
+            self.state, step = self.session.absorb(self.state, reports, norms(summed, self.tensors, self.dictionary))
+            for model, update in summed.items():
                 moved = dict(self.tensors[model])
-                for update in (answer.updates[model] for answer in answers if model in answer.updates):
-                    for name, delta in update.delta.items():
-                        moved[name] = moved[name] + float(step[model]) * update.weight * delta
+                for name, delta in update.items():
+                    moved[name] = moved[name] + float(step[model]) * delta
                 if all(bool(torch.isfinite(tensor).all()) for tensor in moved.values()):
                     self.tensors[model] = moved
                 else:
@@ -224,7 +225,7 @@ class Coordinator:
     @property
     def _most_loss(self) -> float | None:
         """The largest possible loss of a model in an exchange where the server learns from losses, else None."""
-        if not self.policy.reports_losses:
+        if not (self.policy.reports_losses or self.policy.reports_use):
             return None
         return _MOST_RAW_LOSS if self.policy.loss_bound == "raw" else _MOST_LABELS * self.fleet.schedule.interval
 
@@ -237,6 +238,7 @@ class Coordinator:
             [model.trainable for model in self.dictionary.models],
             largest_update=self.largest_update,
             most_loss=self._most_loss,
+            only_updated=self.policy.reports_use,
         )
 
     def _head(self, exchange: int) -> dict[str, Any]:

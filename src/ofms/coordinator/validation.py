@@ -73,6 +73,7 @@ def read_answer(
     *,
     largest_update: float,
     most_loss: float | None,
+    only_updated: bool,
 ) -> Answer:
     """Read the report and the updates of a client to whom `grants` were sent.
 
@@ -82,6 +83,8 @@ def read_answer(
         The largest norm of an update before importance weighting, relative to that of the parameters that it updates.
     most_loss
         The largest possible loss of a model in an exchange where the server learns from losses, else None.
+    only_updated
+        Whether losses are those of the models that the client fine-tuned, not of all that it held.
     """
     models = len(catalogue)
     part = envelope.part("report")
@@ -89,10 +92,12 @@ def read_answer(
     losses = None
     if most_loss is not None:
         losses = _array(part, "losses", (1, models), "f").astype(np.float64)
-        own = losses[grants.held]
+        expected = updated & grants.held if only_updated else grants.held
+        own = losses[expected]
         if not ((own >= 0) & (own <= most_loss)).all():
-            raise InvalidInput("message", "losses", f"they must be from 0 to {most_loss:g} for all models held")
-        losses = np.where(grants.held, losses, np.nan)
+            which = "fine-tuned" if only_updated else "held"
+            raise InvalidInput("message", "losses", f"they must be from 0 to {most_loss:g} for all models {which}")
+        losses = np.where(expected, losses, np.nan)
     reports = Reports(grants.exchange, grants.client, losses, updated)
     refused, updates = [], {}
     try:

@@ -79,6 +79,10 @@ class ClientDraws:
     draws: Draws
     clients: Integers
 
+    @property
+    def exchange(self) -> int:
+        return self.draws.exchange
+
     def uniform(self, purpose: Purpose) -> Floats:
         """[N] numbers in [0, 1)."""
         return self.draws.uniform(purpose, self.clients)

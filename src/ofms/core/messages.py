@@ -136,7 +136,8 @@ class Reports(Message):
     Attributes
     ----------
     losses
-        [N, K] selection losses if the server learns from them, NaN for models that were not held; else None.
+        [N, K] selection losses, or weighted losses of fine-tuned models, if the server learns from them; NaN for models
+        that were not held. Else None.
     updated
         [N, K] the models whose update is uploaded.
     """

@@ -34,12 +34,15 @@ def flatten(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], dict[
 
 
 def unflatten(template: T, arrays: dict[str, AnyArray], values: dict[str, Any], prefix: str = "") -> T:
-    """Rebuild a state like `template` from flattened content; KeyError or ValueError if it does not fit."""
+    """Rebuild a state like `template` from flattened content; KeyError or ValueError if it does not fit.
+
+    An axis of length 0 in the template may have any length: it grows from round to round.
+    """
     changes: dict[str, Any] = {}
     for name, value in _parts(template):
         if isinstance(value, np.ndarray):
             found = arrays[prefix + name]
-            if found.shape != value.shape or found.dtype != value.dtype:
+            if not _fits(found.shape, value.shape) or found.dtype != value.dtype:
                 raise ValueError(
                     f"{prefix}{name} is {found.dtype}{list(found.shape)}, not {value.dtype}{list(value.shape)}"
                 )
@@ -50,6 +53,10 @@ def unflatten(template: T, arrays: dict[str, AnyArray], values: dict[str, Any], 
             changes[name] = values[prefix + name]
     made: T = replace(template, **changes)  # type: ignore[type-var]
     return made
+
+
+def _fits(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    return len(found) == len(expected) and all(want in (0, have) for have, want in zip(found, expected, strict=True))
 
 
 def _parts(state: object) -> list[tuple[str, Any]]:

@@ -31,6 +31,9 @@ def describe_policy(policy: Policy, trust: Trust = NO_TRUST) -> dict[str, Any]:
             "loss_bound": policy.loss_bound,
             "observes": policy.observes,
             "reports_losses": policy.reports_losses,
+            "reports_use": policy.reports_use,
+            "remembers": policy.remembers,
+            "pooling": policy.pooling,
         }
         same = read_policy(values, trust).client == policy.client
     except (TypeError, ValueError, msgspec.ValidationError) as error:
@@ -51,4 +54,7 @@ def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPol
         loss_bound=values["loss_bound"],
         observes=values["observes"],
         reports_losses=bool(values["reports_losses"]),
+        reports_use=bool(values["reports_use"]),
+        remembers=int(values["remembers"]),
+        pooling=values["pooling"],
     )

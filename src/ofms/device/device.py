@@ -193,7 +193,7 @@ class Device:
             label = read_label(held_models.membership.task, outputs, y)
             losses = losses_of(held_models.membership, outputs, label)
             self._recorder.append(Labelled(int(id), label))
-            learn(held_models.membership, memory, int(id), label, losses)
+            learn(held_models.membership, memory, int(id), label, outputs, losses)
             self._recorder.shorten_journal()
             if self.wants_exchange:
                 self._changed.notify_all()

@@ -11,9 +11,10 @@ import torch
 
 from ofms.compute.local import Tensors
 from ofms.core.errors import InvalidInput
+from ofms.core.messages import Plan
 from ofms.core.typing import AnyArray
 from ofms.device.membership import Membership
-from ofms.policies.local_updates import Adapted, tuning_window_of
+from ofms.policies.local_updates import Adapted, tunes_pool, tuning_window_of
 from ofms.storage.tensors import decode_tensors
 
 Sample = tuple[AnyArray, float | int]
@@ -86,17 +87,24 @@ class HeldModels:
             raise InvalidInput("input", list(x.shape[1:]), "the models interpret it as several samples; give one")
         return outputs
 
-    def updates(self, exchange: int, tensors: Mapping[int, Tensors], samples: Sequence[Sample]) -> dict[int, Tensors]:
-        """Updates of models by fine-tuning, before importance weighting."""
+    def updates(
+        self, exchange: int, plan: Plan, tensors: Mapping[int, Tensors], samples: Sequence[Sample]
+    ) -> dict[int, Tensors]:
+        """Updates of models by fine-tuning, before weighting; `tensors` include what their gradients need."""
         local = self.membership.policy.local
         window = tuning_window_of(local, self.membership.schedule, exchange)
         if local is None or window is None or not samples:
             return {}
         count = min(window.weights.size, len(samples))
         x, y = self._batch(samples[-count:])
+        trainees, weights = self.membership.trainees, window.weights[-count:]
+        models = np.flatnonzero(plan.update_weight[0]).tolist()
+        residuals = None
+        if models and tunes_pool(local):
+            residuals = trainees.residuals(tensors, x, y, plan.prediction_weights[0])
         updates = {}
-        for model, before in tensors.items():
-            update = self.membership.trainees.update(model, before, x, y, window.weights[-count:], 1.0, local)
+        for model in models:
+            update = trainees.update(model, tensors[model], x, y, weights, 1.0, local, residuals)
             if all(bool(torch.isfinite(tensor).all()) for tensor in update.values()):
                 updates[model] = update
             else:

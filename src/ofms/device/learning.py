@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from ofms.compute.tasks import sample_losses
+from ofms.compute.tasks import sample_losses, softmax
 from ofms.core.errors import InvalidInput
+from ofms.core.pooling import Pooling, poolable
 from ofms.core.schedule import past_window
 from ofms.core.selection_loss import selection_loss
-from ofms.core.typing import AnyArray, Floats
+from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.device.held_models import HeldModels, Sample
 from ofms.device.membership import Membership
 from ofms.device.memory import Memory, Waiting
 from ofms.policies.local_updates import Adapted
+from ofms.policies.observations import Samples
 
 Label = float | int | np.integer[Any] | np.floating[Any]
 _BATCH = 256
 
 
-def answer(outputs: Mapping[int, AnyArray], prediction_weights: Floats, task: str) -> float | int:
-    """Combine the outputs of the predicting models: the mean value, or the class of the mean probabilities."""
+def answer(outputs: Mapping[int, AnyArray], prediction_weights: Floats, task: str, pooling: Pooling) -> float | int:
+    """Combine the outputs of the predicting models: the mean value, or the class of the mean (log-)probabilities."""
     if task == "regression":
         return float(sum(prediction_weights[model] * float(output[0]) for model, output in outputs.items()))
     if len(outputs) == 1:
         return int(next(iter(outputs.values())).argmax())
-    mixed = sum(
-        prediction_weights[model] * torch.from_numpy(output).softmax(0).numpy() for model, output in outputs.items()
-    )
+    mixable = poolable if pooling == "log" else softmax
+    mixed = sum(prediction_weights[model] * mixable(output.astype(np.float64)) for model, output in outputs.items())
     return int(np.asarray(mixed).argmax())
 
 
@@ -82,21 +83,48 @@ def losses_of(membership: Membership, outputs: Mapping[int, AnyArray], y: float 
     return bounded
 
 
-def learn(membership: Membership, memory: Memory, id: int, y: float | int, losses: Floats) -> None:
-    """Learn from a label, in the open exchange or late, and keep its sample for fine-tuning."""
+def learn(
+    membership: Membership, memory: Memory, id: int, y: float | int, outputs: Mapping[int, AnyArray], losses: Floats
+) -> None:
+    """Learn from a label, in the open exchange or late, and keep its sample."""
     waiting = memory.waiting.pop(id)
-    plan = memory.plans[waiting.exchange]
+    plan, policy = memory.plans[waiting.exchange], membership.policy
+    memory.samples.append((waiting.x, y))
+    memory.sampled += 1
+    if policy.remembers:
+        sample = _sample(len(membership.catalogue), waiting.exchange, outputs, y)
+        memory.state = membership.session.remember(memory.state, sample)
     if memory.open and waiting.exchange == memory.exchange:
-        memory.losses += np.where(membership.policy.observed(plan)[0], losses[0], 0.0)
+        memory.losses += np.where(policy.observed(plan)[0], losses[0], 0.0)
         memory.labelled += 1
     else:
         # Late label: learn with the probabilities recorded at prediction.
         memory.state, _ = membership.session.learn(memory.state, plan, losses)
-    memory.samples.append((waiting.x, y))
-    longest = membership.schedule.interval + (membership.policy.local.window if membership.policy.local else 0)
+    longest = membership.schedule.interval + max(policy.local.window if policy.local else 0, policy.remembers)
     while len(memory.samples) > longest:
         memory.samples.popleft()
     memory.forget_plans()
+
+
+def _sample(models: int, exchange: int, outputs: Mapping[int, AnyArray], y: float | int) -> Samples:
+    """One labelled sample, with the outputs of the observed models."""
+    known = np.full((1, 1, models, len(next(iter(outputs.values())))), np.nan, dtype=np.float32)
+    for model, output in outputs.items():
+        known[0, 0, model] = output
+    return Samples.of(exchange, known, np.array([[y]]))
+
+
+def late_outputs(held_models: HeldModels, unknown: Flags, samples: Sequence[Sample]) -> AnyArray | None:
+    """[1, R, K, C] outputs on the last R samples, as far as [R, K] `unknown`; None if nothing is."""
+    found: AnyArray | None = None
+    last = samples[len(samples) - unknown.shape[0] :]
+    for place, model in np.argwhere(unknown).tolist():
+        # One by one, as predictions are: the result of a batch differs in the last bits.
+        output = held_models.outputs(model, last[place][0][None])[0]
+        if found is None:
+            found = np.full((1, *unknown.shape, output.size), np.nan, dtype=np.float32)
+        found[0, place, model] = output
+    return found
 
 
 def keep_outputs(held_models: HeldModels, memory: Memory, models: Iterable[int]) -> None:

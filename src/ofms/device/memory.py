@@ -50,8 +50,8 @@ class Memory:
         Versions of the models held.
     shape
         Shape of the inputs, None before the first.
-    samples
-        The last labelled samples, for fine-tuning.
+    samples, sampled
+        The last labelled samples, for fine-tuning and late losses, and the number of all so far.
     losses, labelled
         [K] selection losses of the open exchange, summed, and the number of labels.
     outgoing, requested_exchange
@@ -69,6 +69,7 @@ class Memory:
     shape: tuple[int, ...] | None = None
     waiting: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)
     samples: deque[tuple[AnyArray, float | int]] = field(default_factory=deque)
+    sampled: int = 0
     losses: Floats = field(default_factory=lambda: np.zeros(0))
     labelled: int = 0
     next_id: int = 0
@@ -107,6 +108,7 @@ class Memory:
             "open": self.open,
             "opening": self.opening,
             "labelled": self.labelled,
+            "sampled": self.sampled,
             "next_id": self.next_id,
             "dropped": self.dropped,
             "versions": {str(model): version for model, version in self.versions.items()},
@@ -126,6 +128,7 @@ class Memory:
             versions={int(model): int(version) for model, version in values["versions"].items()},
             losses=arrays["losses"].copy(),
             labelled=int(values["labelled"]),
+            sampled=int(values["sampled"]),
             next_id=int(values["next_id"]),
             dropped=int(values["dropped"]),
             outgoing=arrays["outgoing"].tobytes() if "outgoing" in arrays else None,

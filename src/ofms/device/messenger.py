@@ -9,6 +9,7 @@ import msgspec
 from ofms.core.errors import InvalidInput
 from ofms.device.exchange_messages import read_grant, require_own_fleet, withdraw_report
 from ofms.device.held_models import HeldModels
+from ofms.device.learning import late_outputs
 from ofms.device.membership import read_membership
 from ofms.device.recorder import Recorder
 from ofms.plugins import Trust
@@ -88,8 +89,12 @@ class Messenger:
     def _report(self, held_models: HeldModels) -> None:
         """End the exchange: fine-tune while predictions continue, then learn, report and request the next one."""
         with self._guard:
+            late = self._state.late_task(held_models)
+        outputs = late_outputs(held_models, late.unknown, late.samples)
+        with self._guard:
+            self._state.remember(held_models, late, outputs)
             task = self._state.begin_report(held_models)
-        deltas = held_models.updates(task.exchange, task.tensors, task.samples)
+        deltas = held_models.updates(task.exchange, task.plan, task.tensors, task.samples)
         with self._guard:
             self._state.finish_report(held_models, task, deltas)
             self._recorder.snapshot()

@@ -88,4 +88,4 @@ def _replay(state: DeviceState, record: JournalRecord, most: int, longest: float
     elif record.id in memory.waiting and held_models is not None:
         outputs = observed_outputs(held_models, memory, memory.waiting[record.id])
         losses = losses_of(held_models.membership, outputs, record.y)
-        learn(held_models.membership, memory, record.id, record.y, losses)
+        learn(held_models.membership, memory, record.id, record.y, outputs, losses)

@@ -9,12 +9,14 @@ import numpy as np
 from ofms.compute.local import Tensors
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Plan
-from ofms.core.typing import AnyArray, Floats
+from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.device.exchange_messages import Granted, write_request
 from ofms.device.held_models import HeldModels, Sample
 from ofms.device.learning import answer, keep_outputs, past_samples
 from ofms.device.membership import Membership
 from ofms.device.memory import Memory, Waiting
+from ofms.policies.local_updates import tunes_pool
+from ofms.policies.observations import Samples
 from ofms.storage.envelope import message_arrays
 
 
@@ -26,6 +28,15 @@ class TuningTask:
     plan: Plan
     tensors: dict[int, Tensors]
     samples: list[Sample]
+
+
+@dataclass(frozen=True, eq=False)
+class LateTask:
+    """[R, K] which models are to be evaluated on which of the last R samples, and the samples so far."""
+
+    unknown: Flags
+    samples: list[Sample]
+    sampled: int
 
 
 class DeviceState:
@@ -62,7 +73,8 @@ class DeviceState:
             raise InvalidInput("input", list(x.shape), f"earlier inputs were {list(memory.shape)}; give the same shape")
         past = past_samples(held_models.membership, memory)
         outputs = {model: held_models.outputs(model, x[None], past)[0] for model in self._predicting[1]}
-        return answer(outputs, plan.prediction_weights[0], held_models.membership.task), outputs
+        membership = held_models.membership
+        return answer(outputs, plan.prediction_weights[0], membership.task, membership.policy.pooling), outputs
 
     def add_waiting(self, number: int, waiting: Waiting, *, most: int, longest: float) -> None:
         """Store an input until its label arrives; drop the oldest beyond `most`, or `longest` seconds older than it."""
@@ -124,12 +136,31 @@ class DeviceState:
             memory.losses, memory.labelled = np.zeros(len(held_models.membership.catalogue)), 0
         memory.forget_plans()
 
+    def late_task(self, held_models: HeldModels) -> LateTask:
+        """The models to evaluate on past samples before the report of the open exchange."""
+        memory = self.memory
+        observed = held_models.membership.policy.observed(memory.plans[memory.exchange])
+        unknown = ~memory.state.recent.known[0] & observed
+        return LateTask(unknown, list(memory.samples), memory.sampled)
+
+    def remember(self, held_models: HeldModels, task: LateTask, outputs: AnyArray | None) -> None:
+        """Record outputs on past samples; labels that arrived meanwhile come after them."""
+        if outputs is None:
+            return
+        newer = self.memory.sampled - task.sampled
+        unknown = np.full((1, newer, *outputs.shape[2:]), np.nan, dtype=outputs.dtype)
+        none = np.zeros((1, 0))
+        samples = Samples.of(self.memory.exchange, np.concatenate([outputs, unknown], axis=1), none)
+        self.memory.state = held_models.membership.session.remember(self.memory.state, samples)
+
     def begin_report(self, held_models: HeldModels) -> TuningTask:
         """The fine-tuning task for the report of the open exchange."""
-        memory, membership = self.memory, held_models.membership
+        memory = self.memory
         plan = memory.plans[memory.exchange]
-        _, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
-        tensors = {model: held_models.tensors[model] for model in np.flatnonzero(reports.updated[0]).tolist()}
+        needed = plan.update_weight[0] > 0
+        if tunes_pool(held_models.membership.policy.local) and needed.any():
+            needed |= plan.prediction_weights[0] > 0
+        tensors = {model: held_models.tensors[model] for model in np.flatnonzero(needed).tolist()}
         return TuningTask(memory.exchange, plan, tensors, list(memory.samples))
 
     def finish_report(self, held_models: HeldModels, task: TuningTask, deltas: dict[int, Tensors]) -> None:

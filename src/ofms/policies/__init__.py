@@ -59,6 +59,7 @@ _EXPORTS = {
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 MODULES = {
+    "late-hedge": "ofms.policies.late_hedge:algorithm",
     "ofms-ft": "ofms.policies.ofms_ft:algorithm",
     "mab": "ofms.policies.mab:algorithm",
     "non-fed-oms": "ofms.policies.non_fed_oms:algorithm",

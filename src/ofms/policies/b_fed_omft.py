@@ -15,7 +15,7 @@ from ofms.policies.exp3_client import Exp3Client
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import step_of
 from ofms.policies.local_updates import GradientStep
-from ofms.policies.protocol import Algorithm, Policy
+from ofms.policies.protocol import Algorithm, Policy, SummedUpdates
 from ofms.policies.settings import Count, LossBound, Rate, Round, ServerStep, Share
 from ofms.policies.subsets import Subset, fixed_subset, largest_upload, random_subset, require_subset
 
@@ -64,8 +64,8 @@ class Server:
             kept = random_subset(self.catalogue.storage, budget, draws.of(np.array([0])))
         return None, np.broadcast_to(kept, wanted.shape).copy(), None
 
-    def learn(self, state: None, reports: Reports, clients: int) -> tuple[None, float]:
-        return None, step_of(self.server_step, clients)
+    def learn(self, state: None, reports: Reports, summed: SummedUpdates) -> tuple[None, float]:
+        return None, step_of(self.server_step, summed.clients)
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:

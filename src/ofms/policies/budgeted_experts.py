@@ -26,6 +26,7 @@ from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.bins import bin_probabilities, pack_bins
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
+from ofms.policies.observations import Observations
 from ofms.policies.protocol import Algorithm, Policy
 from ofms.policies.rates import RateByBudget, rates_of
 from ofms.policies.settings import LossBound, Rate
@@ -92,8 +93,8 @@ class Client:
             prediction_weights = selection.one_hot(state.chosen, state.pmf.shape[1])
         return state, Plan(grants.held, prediction_weights, state.inclusion, np.zeros(prediction_weights.shape))
 
-    def learn(self, state: State, plan: Plan, losses: Floats) -> State:
-        estimates = selection.loss_estimates(losses, plan.held, plan.inclusion)
+    def learn(self, state: State, plan: Plan, seen: Observations) -> State:
+        estimates = selection.loss_estimates(seen.losses, plan.held, plan.inclusion)
         return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates))
 
 

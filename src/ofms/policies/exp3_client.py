@@ -12,6 +12,7 @@ from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.exp3 import Exp3
+from ofms.policies.observations import Observations
 from ofms.policies.subsets import Subset, fixed_subset, random_subset
 
 
@@ -63,7 +64,7 @@ class Exp3Client:
         weight = selection.importance_weights(grants.held, np.ones(pmf.shape), grants.uploads, grants.groups)
         return replace(state, pmf=pmf), Plan(grants.held, chosen, pmf, weight)
 
-    def learn(self, state: State, plan: Plan, losses: Floats) -> State:
+    def learn(self, state: State, plan: Plan, seen: Observations) -> State:
         # From the plan, not the state: a label may arrive after the next choice.
-        estimates = self.rule.estimates(losses, plan.prediction_weights.argmax(axis=1), plan.inclusion, plan.held)
+        estimates = self.rule.estimates(seen.losses, plan.prediction_weights.argmax(axis=1), plan.inclusion, plan.held)
         return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates))

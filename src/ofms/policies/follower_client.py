@@ -9,7 +9,8 @@ import numpy as np
 from ofms.core.draws import ClientDraws
 from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.selection import importance_weights
-from ofms.core.typing import Floats, Integers
+from ofms.core.typing import Integers
+from ofms.policies.observations import Observations
 
 
 @dataclass(frozen=True)
@@ -29,5 +30,5 @@ class FollowerClient:
         weight = importance_weights(grants.held, certain, grants.uploads, grants.groups)
         return None, Plan(grants.held, grants.prediction_weights, certain, weight)
 
-    def learn(self, state: None, plan: Plan, losses: Floats) -> None:
+    def learn(self, state: None, plan: Plan, seen: Observations) -> None:
         return None

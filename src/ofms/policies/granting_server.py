@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue, Reports
 from ofms.core.typing import Flags
+from ofms.policies.protocol import SummedUpdates
 from ofms.policies.settings import ServerStep
 
 
@@ -25,8 +26,8 @@ class GrantingServer:
     def grant(self, state: None, wanted: Flags, draws: Draws) -> tuple[None, Flags, None]:
         return None, wanted, None
 
-    def learn(self, state: None, reports: Reports, clients: int) -> tuple[None, float]:
-        return None, step_of(self.server_step, clients)
+    def learn(self, state: None, reports: Reports, summed: SummedUpdates) -> tuple[None, float]:
+        return None, step_of(self.server_step, summed.clients)
 
 
 def step_of(multiplier: ServerStep, clients: int) -> float:

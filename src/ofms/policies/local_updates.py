@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ofms.core.schedule import Schedule, Window, past_window, tuning_window
 
 
 @dataclass(frozen=True)
 class GradientStep:
-    """One gradient step of size `rate` on the window's loss, eq. (1r2); none before round `warm_up`."""
+    """One gradient step of size `rate` on the window's loss, eq. (1r2); none before round `warm_up`.
+
+    Clients fine-tune in one of `every` exchanges, for each model's `own` loss or for that of their `pool`.
+    """
 
     copies: ClassVar[int] = 1
     rate: float
     window: int
     warm_up: int
+    every: int = 1
+    objective: Literal["own", "pool"] = "own"
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,16 @@ def copies_held(local: LocalUpdate | None) -> int:
     return 1 if local is None else local.copies
 
 
+def tunes_pool(local: LocalUpdate | None) -> bool:
+    """Whether gradients are those of the pool's loss, so that they need the outputs of all models in the pool."""
+    return isinstance(local, GradientStep) and local.objective == "pool"
+
+
 def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
     """The samples on which clients fine-tune in an exchange, or None if they do not fine-tune."""
     if local is None or local.rate == 0:
+        return None
+    if isinstance(local, GradientStep) and exchange % local.every:
         return None
     window = tuning_window(schedule.span(exchange), local.window, local.warm_up)
     if window is not None and not isinstance(local, GradientStep):

@@ -14,7 +14,7 @@ from ofms.core.rates import resolve_rate
 from ofms.core.typing import Flags, Floats
 from ofms.policies.fleet import Fleet
 from ofms.policies.follower_client import FollowerClient
-from ofms.policies.protocol import Algorithm, Policy
+from ofms.policies.protocol import Algorithm, Policy, SummedUpdates
 from ofms.policies.settings import LossBound, Rate, Share
 
 
@@ -64,7 +64,7 @@ class Server:
         prediction_weights = np.tile(selection.one_hot(chosen, pmf.size), (len(wanted), 1))
         return replace(state, pmf=pmf, chosen=int(chosen[0])), prediction_weights > 0, prediction_weights
 
-    def learn(self, state: State, reports: Reports, clients: int) -> tuple[State, float]:
+    def learn(self, state: State, reports: Reports, summed: SummedUpdates) -> tuple[State, float]:
         if reports.losses is None:
             raise ValueError("MAB's server learns from reported losses; the reports have none")
         estimates = np.zeros(state.pmf.size)

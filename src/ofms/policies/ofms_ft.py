@@ -19,6 +19,7 @@ from ofms.policies import ofms_ft_theory as theory
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.local_updates import GradientStep
+from ofms.policies.observations import Observations
 from ofms.policies.protocol import Algorithm, Policy
 from ofms.policies.rates import RateByBudget, rates_of
 from ofms.policies.settings import Count, LossBound, Positive, Rate, Round, ServerStep
@@ -93,8 +94,8 @@ class Client:
         weight = selection.importance_weights(held, state.inclusion, grants.uploads, grants.groups, cap)
         return state, Plan(held, selection.one_hot(state.chosen, held.shape[1]), state.inclusion, weight)
 
-    def learn(self, state: State, plan: Plan, losses: Floats) -> State:
-        estimates = selection.loss_estimates(losses, plan.held, plan.inclusion)
+    def learn(self, state: State, plan: Plan, seen: Observations) -> State:
+        estimates = selection.loss_estimates(seen.losses, plan.held, plan.inclusion)
         return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates))
 
 

@@ -14,9 +14,11 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from ofms.core.draws import ClientDraws, Draws
 from ofms.core.messages import Catalogue, Grants, Plan, Reports
+from ofms.core.pooling import Pooling
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import LocalUpdate
+from ofms.policies.observations import Observations
 from ofms.policies.settings import LossBound
 
 State = TypeVar("State")
@@ -41,12 +43,28 @@ class ClientHalf(Protocol[State]):
         """Set the weights with which the granted models predict and are fine-tuned."""
         ...
 
-    def learn(self, state: State, plan: Plan, losses: Floats) -> State:
-        """Learn from the [N, K] selection losses of the exchange, summed over its rounds.
-
-        NaN for models that the policy does not observe (`ClientPolicy.observes`).
-        """
+    def learn(self, state: State, plan: Plan, seen: Observations) -> State:
+        """Learn from the losses of the exchange and, if the policy remembers samples, from outputs on the last ones."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class SummedUpdates:
+    """What a server half sees of an exchange's updates.
+
+    Attributes
+    ----------
+    clients
+        The number of clients in the exchange.
+    norms
+        [K] the norm of each model's summed updates; 0 if there are none.
+    parameters
+        [K] the norm of the parameters that they update.
+    """
+
+    clients: int
+    norms: Floats
+    parameters: Floats
 
 
 class ServerHalf(Protocol[State]):
@@ -60,7 +78,7 @@ class ServerHalf(Protocol[State]):
         """[N, K] models that clients hold, given their requests; [N, K] prediction weights if the server sets them."""
         ...
 
-    def learn(self, state: State, reports: Reports, clients: int) -> tuple[State, Floats | float]:
+    def learn(self, state: State, reports: Reports, summed: SummedUpdates) -> tuple[State, Floats | float]:
         """Learn from the reports; return the step (per model, or one for all) along the clients' summed updates."""
         ...
 
@@ -79,6 +97,14 @@ class ClientPolicy:
         The models whose losses a client observes: all `held` ones, or only the `predicting` ones.
     reports_losses
         Whether clients report losses for the server to learn from.
+    reports_use
+        Whether clients report the losses of the models that they fine-tune on the remembered samples, times the weight
+        of their updates.
+    remembers
+        The number of last samples on which a client evaluates the models that it did not hold before.
+    pooling
+        How models are mixed in a prediction: `mean` of values or class probabilities, or `log`, the mean of values or
+        log-probabilities.
     """
 
     client: ClientHalf[Any]
@@ -86,6 +112,9 @@ class ClientPolicy:
     loss_bound: LossBound
     observes: Literal["held", "predicting"] = "held"
     reports_losses: bool = False
+    reports_use: bool = False
+    remembers: int = 0
+    pooling: Pooling = "mean"
 
     def observed(self, plan: Plan) -> Flags:
         """[N, K] the models that a client evaluates when a label arrives."""

@@ -15,6 +15,7 @@ from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.local_updates import GradientStep
+from ofms.policies.observations import Observations
 from ofms.policies.protocol import Algorithm, Policy
 from ofms.policies.settings import Count, LossBound, Rate, Round, ServerStep
 from ofms.policies.subsets import fill_budgets, most_upload
@@ -74,7 +75,7 @@ class Client:
         weight = selection.importance_weights(grants.held, inclusion, grants.uploads, grants.groups)
         return state, Plan(grants.held, chosen, inclusion, weight)
 
-    def learn(self, state: State, plan: Plan, losses: Floats) -> State:
+    def learn(self, state: State, plan: Plan, seen: Observations) -> State:
         return state
 
 

@@ -18,16 +18,19 @@ from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import Groups, draw_group, upload_needs
 from ofms.policies.fleet import Fleet, require_budgets
 from ofms.policies.local_updates import tuning_window_of
-from ofms.policies.protocol import ClientPolicy, Policy
+from ofms.policies.observations import Observations, Recent, Samples
+from ofms.policies.protocol import ClientPolicy, Policy, SummedUpdates
 
 
 @dataclass(frozen=True, eq=False)
 class ClientState:
-    """[N] client numbers, [N, K] versions held (-1: not held), the current exchange, and the policy's own state."""
+    """[N] client numbers, [N, K] versions held (-1: not held), the current exchange, the last samples if the policy
+    remembers them, and the policy's own state."""
 
     client: Integers
     held_version: Integers
     exchange: int
+    recent: Recent
     policy: Any
 
 
@@ -50,8 +53,9 @@ class ClientSession:
     def join(self, catalogue: Catalogue, budgets: Integers, clients: Integers) -> ClientState:
         """The initial state of clients."""
         require_budgets(catalogue, budgets)
-        nothing = np.full((clients.size, len(catalogue)), -1)
-        return ClientState(clients, nothing, 0, self.policy.client.start(catalogue, budgets))
+        shape = (clients.size, len(catalogue))
+        nothing, recent = np.full(shape, -1), Recent.none(*shape)
+        return ClientState(clients, nothing, 0, recent, self.policy.client.start(catalogue, budgets))
 
     def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
         """Request the models to hold until the next exchange."""
@@ -69,10 +73,29 @@ class ClientSession:
         own, plan = self.policy.client.plan(state.policy, grants)
         return replace(state, policy=own, held_version=held_version), plan
 
-    def learn(self, state: ClientState, plan: Plan, losses: Floats) -> tuple[ClientState, Reports]:
-        """Learn from the [N, K] selection losses of an exchange, and report on it."""
-        own = self.policy.client.learn(state.policy, plan, losses)
+    def late(self, state: ClientState, plan: Plan) -> Integers | None:
+        """[N, K] the number of past samples on which observed models are to be evaluated; None if it remembers none."""
+        if not self.policy.remembers:
+            return None
+        return np.where(self.policy.observed(plan), state.recent.unseen(), 0)
+
+    def remember(self, state: ClientState, samples: Samples) -> ClientState:
+        """Add labelled samples, and outputs on past ones, to those that the policy remembers."""
+        return replace(state, recent=state.recent.add(samples, self.policy.remembers))
+
+    def learn(
+        self, state: ClientState, plan: Plan, losses: Floats, samples: Samples | None = None
+    ) -> tuple[ClientState, Reports]:
+        """Learn from the [N, K] selection losses of an exchange and the remembered samples, and report on it.
+
+        `samples` are those of the exchange that are not remembered yet, and outputs on past ones.
+        """
+        if samples is not None:
+            state = self.remember(state, samples)
+        own = self.policy.client.learn(state.policy, plan, Observations(losses, state.recent))
         reported = np.where(plan.held, losses, np.nan) if self.policy.reports_losses else None
+        if self.policy.reports_use:
+            reported = np.where(plan.update_weight > 0, plan.update_weight * state.recent.mean_losses(), np.nan)
         reports = Reports(state.exchange, state.client, reported, plan.update_weight > 0)
         return replace(state, policy=own), reports
 
@@ -105,9 +128,16 @@ class ServerSession:
         )
         return replace(state, clients=requests.client.size, policy=own), grants
 
-    def absorb(self, state: ServerState, reports: Reports) -> tuple[ServerState, Floats]:
-        """Learn from the reports; return [K] steps along the summed updates. Updated models get new versions."""
-        own, step = self.policy.server.learn(state.policy, reports, state.clients)
+    def absorb(
+        self, state: ServerState, reports: Reports, norms: tuple[Floats, Floats] | None = None
+    ) -> tuple[ServerState, Floats]:
+        """Learn from the reports; return [K] steps along the summed updates. Updated models get new versions.
+
+        `norms` are the [K] norms of the summed updates and of the parameters that they update; zeros if left out.
+        """
+        nothing = np.zeros(len(self.catalogue))
+        summed = SummedUpdates(state.clients, *(norms or (nothing, nothing)))
+        own, step = self.policy.server.learn(state.policy, reports, summed)
         version = state.version + reports.updated.any(axis=0)
         return replace(state, version=version, policy=own), np.broadcast_to(np.asarray(step, np.float64), version.shape)
 

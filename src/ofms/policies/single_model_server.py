@@ -11,6 +11,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Reports
 from ofms.core.typing import Flags, Floats
 from ofms.policies.fleet import Fleet
+from ofms.policies.protocol import SummedUpdates
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class SingleModelServer:
         held[:, self.model] = True
         return None, held, held.astype(np.float64)
 
-    def learn(self, state: None, reports: Reports, clients: int) -> tuple[None, float]:
-        return None, 1.0 / clients
+    def learn(self, state: None, reports: Reports, summed: SummedUpdates) -> tuple[None, float]:
+        return None, 1.0 / summed.clients
 
 
 def find_model(catalogue: Catalogue, model: int | str) -> int:

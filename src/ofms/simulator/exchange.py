@@ -31,6 +31,8 @@ class Exchange:
         [N, n, K] the losses that clients incur with each model, of adapted copies if the policy adapts.
     expected_weights
         [N, K] the expected prediction weights.
+    prediction_losses
+        [N, n] losses of the clients' predictions if they are pools, which incur less than the models' mean; else None.
     frozen_scores
         [N, n] scores of the same choices without fine-tuning; None if they are not measured.
     """
@@ -45,6 +47,7 @@ class Exchange:
     model_scores: Floats
     client_losses: Floats
     expected_weights: Floats
+    prediction_losses: Floats | None = None
     frozen_scores: Floats | None = None
 
 

@@ -16,7 +16,8 @@ from ofms.core.messages import Plan
 from ofms.core.states import flatten, unflatten
 from ofms.core.typing import AnyArray, Floats
 from ofms.policies.fleet import Fleet
-from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, tuning_window_of
+from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, tunes_pool, tuning_window_of
+from ofms.policies.observations import Samples
 from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
 from ofms.simulator.exchange import Exchange, policy_losses
@@ -29,6 +30,8 @@ class FusedSimulation:
     ----------
     compute
         The models and the clients' samples.
+    targets
+        [N, T] the samples' targets.
     frozen
         The same with the initial dictionary, to score the same choices without fine-tuning. None to skip it.
     hindsight
@@ -40,13 +43,14 @@ class FusedSimulation:
         policy: Policy,
         fleet: Fleet,
         compute: Compute,
+        targets: AnyArray,
         *,
         frozen: Compute | None = None,
         seed: int,
         hindsight: bool = True,
     ) -> None:
         self.policy, self.fleet, self.compute, self.frozen = policy, fleet, compute, frozen
-        self.seed, self.hindsight = seed, hindsight
+        self.targets, self.seed, self.hindsight = targets, seed, hindsight
         self.clients, self.server = open_sessions(policy, fleet)
         self.client_state = self.clients.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
         self.server_state = self.server.open()
@@ -103,16 +107,24 @@ class FusedSimulation:
             observed=observed,
             hindsight=self.hindsight,
             adaptation=self._adaptation(exchange),
+            pooling=policy.pooling,
+            late=self.clients.late(clients, plan),
         )
         window = tuning_window_of(local, schedule, exchange)
         update = None
         if window is not None and local is not None:
-            update = self.compute.update(window, plan.update_weight, local)
+            pooled = plan.prediction_weights if tunes_pool(local) else None
+            update = self.compute.update(window, plan.update_weight, local, pooled)
 
         result = evaluation.result()
         losses = policy_losses(result.client_losses, observed, policy.loss_bound)
-        clients, reports = self.clients.learn(clients, plan, losses)
-        server, step = self.server.absorb(server, reports)
+        samples = None
+        if result.outputs is not None:
+            samples = Samples.of(exchange, result.outputs, self.targets[:, span[0] : span[1]])
+        clients, reports = self.clients.learn(clients, plan, losses, samples)
+        updates = update.result() if update else None
+        norms = None if updates is None else self.compute.norms(updates)
+        server, step = self.server.absorb(server, reports, norms)
         record = Exchange(
             index=exchange,
             span=span,
@@ -124,10 +136,11 @@ class FusedSimulation:
             losses=result.losses,
             model_scores=result.model_scores,
             client_losses=result.client_losses,
+            prediction_losses=result.prediction_losses if policy.pooling == "log" else None,
             expected_weights=weights,
         )
-        if update:
-            self.compute.apply(update.result(), step)
+        if updates is not None:
+            self.compute.apply(updates, step)
         self.client_state, self.server_state, self.next_exchange = clients, server, exchange + 1
         return record
 
@@ -140,7 +153,13 @@ class FusedSimulation:
             return scores
         weights = plan.prediction_weights
         frozen = self.frozen.evaluate(
-            span, weights > 0, weights, observed=weights > 0, hindsight=False, adaptation=self._adaptation(exchange)
+            span,
+            weights > 0,
+            weights,
+            observed=weights > 0,
+            hindsight=False,
+            adaptation=self._adaptation(exchange),
+            pooling=self.policy.pooling,
         )
         return frozen.result().scores
 

@@ -19,6 +19,7 @@ from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks, Tensors
 from ofms.compute.samples import Samples
 from ofms.compute.tasks import sample_losses
+from ofms.compute.updates import norm_of
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Plan, Reports, Requests
@@ -53,6 +54,7 @@ class LoopbackSimulation:
         self.policy, self.fleet, self.stream, self.task = policy, fleet, stream, dictionary.task
         self.seed, self.hindsight, self.next_exchange = seed, hindsight, 0
         self.names = [model.name for model in dictionary.models]
+        self.trainable = [model.trainable for model in dictionary.models]
         self.tensors = [
             {
                 name: tensor.to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
@@ -62,7 +64,7 @@ class LoopbackSimulation:
         ]
         self.frozen = [dict(tensors) for tensors in self.parameters()]
         modules = [copy.deepcopy(model.module).to(dtype).eval() for model in dictionary.models]
-        networks = LocalNetworks(modules, [model.trainable for model in dictionary.models], dictionary.task)
+        networks = LocalNetworks(modules, self.trainable, dictionary.task)
         samples = Samples(stream, dtype, torch.device("cpu"))
         session, self.server = open_sessions(policy, fleet)
         self.networks = modules
@@ -127,8 +129,12 @@ class LoopbackSimulation:
 
         observed = policy.observed(plan)
         own_results = self._evaluation(span, plan)
-        for index, client in enumerate(self.clients):
-            for model, outputs, losses in client.evaluate(exchange, np.flatnonzero(observed[index]).tolist()):
+        found = [
+            client.evaluate(exchange, np.flatnonzero(observed[index]).tolist())
+            for index, client in enumerate(self.clients)
+        ]
+        for index, each in enumerate(found):
+            for model, outputs, losses in each:
                 add_outputs(own_results, index, model, outputs, losses)
         require_finite_losses(own_results.losses, observed, self.names, span[0])
         shared = self._in_hindsight(span, plan) if self.hindsight else own_results
@@ -137,23 +143,25 @@ class LoopbackSimulation:
         learnt = policy_losses(own_results.losses, observed, policy.loss_bound)
         reports = Reports.stack(
             [
-                client.learn(each, learnt[index : index + 1])
-                for index, (client, each) in enumerate(zip(self.clients, plans, strict=True))
+                client.learn(exchange, plans[index], learnt[index : index + 1], found[index])
+                for index, client in enumerate(self.clients)
             ]
         )
-        totals = self._updates(exchange, plan, reports)
-        server, step = self.server.absorb(server, reports)
+        totals = self._updates(exchange, plans, reports)
+        server, step = self.server.absorb(server, reports, self._norms(totals))
         for model, total in totals.items():
             for name, part in total.items():
                 self.tensors[model][name] += float(step[model]) * part
         self.server_state, self.next_exchange = server, exchange + 1
+        scores, prediction_losses = own_results.client_scores()
         return Exchange(
             index=exchange,
             span=span,
             grants=grants,
             plan=plan,
             traffic=count_bytes(self.fleet.catalogue, grants, reports, copies_held(policy.local)),
-            scores=own_results.client_scores(),
+            scores=scores,
+            prediction_losses=prediction_losses if policy.pooling == "log" else None,
             frozen_scores=frozen_scores,
             losses=shared.losses,
             model_scores=shared.model_scores,
@@ -161,17 +169,17 @@ class LoopbackSimulation:
             expected_weights=weights,
         )
 
-    def _updates(self, exchange: int, plan: Plan, reports: Reports) -> dict[int, Tensors]:
+    def _updates(self, exchange: int, plans: list[Plan], reports: Reports) -> dict[int, Tensors]:
         """The clients' weighted updates of each model, summed in the order of the clients."""
         totals: dict[int, Tensors] = {}
         window = tuning_window_of(self.policy.local, self.fleet.schedule, exchange)
         if window is None or self.policy.local is None:
             return totals
         for index, client in enumerate(self.clients):
-            for model in np.flatnonzero(reports.updated[index]).tolist():
-                weight = float(plan.update_weight[index, model])
-                update = client.fine_tune(model, window, weight, self.policy.local)
+            models = np.flatnonzero(reports.updated[index]).tolist()
+            for model, update in client.fine_tune(plans[index], models, window, self.policy.local).items():
                 if not is_finite(update.values()):
+                    weight = float(plans[index].update_weight[0, model])
                     raise not_finite_update(self.names[model], index, weight, window.stop)
                 total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in update.items()})
                 for name, part in update.items():
@@ -179,7 +187,15 @@ class LoopbackSimulation:
         return totals
 
     def _evaluation(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
-        return EvaluationBuilder(self.stream.y[:, span[0] : span[1]], plan.prediction_weights, self.task)
+        targets = self.stream.y[:, span[0] : span[1]]
+        return EvaluationBuilder(targets, plan.prediction_weights, self.task, self.policy.pooling)
+
+    def _norms(self, totals: dict[int, Tensors]) -> tuple[Floats, Floats]:
+        """[K] the norms of the summed updates, and of the parameters that they update."""
+        models = range(len(self.tensors))
+        updated = [[self.tensors[model][name] for name in self.trainable[model]] for model in models]
+        sizes = [norm_of(totals[model].values()) if model in totals else 0.0 for model in models]
+        return np.array(sizes), np.array([norm_of(each) for each in updated])
 
     def _frozen_scores(self, exchange: int, plan: Plan) -> Floats | None:
         """Scores of the same choices without fine-tuning."""
@@ -191,7 +207,7 @@ class LoopbackSimulation:
             predicting = np.flatnonzero(plan.prediction_weights[index]).tolist()
             for model, outputs, losses in client.evaluate_with(self.frozen, exchange, predicting):
                 add_outputs(builder, index, model, outputs, losses)
-        return builder.client_scores()
+        return builder.client_scores()[0]
 
     def _in_hindsight(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
         """Evaluate all models on all clients' samples: only for metrics, no client sees the results."""

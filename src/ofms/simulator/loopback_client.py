@@ -17,8 +17,9 @@ from ofms.core.draws import Draws
 from ofms.core.messages import Grants, Plan, Reports, Requests
 from ofms.core.schedule import Window
 from ofms.core.states import flatten, unflatten
-from ofms.core.typing import AnyArray, Floats
-from ofms.policies.local_updates import Adapted, LocalUpdate, adaptation_window_of
+from ofms.core.typing import AnyArray, Floats, Integers
+from ofms.policies.local_updates import Adapted, LocalUpdate, adaptation_window_of, tunes_pool
+from ofms.policies.observations import Samples
 from ofms.policies.session import ClientSession, ClientState
 
 P = ParamSpec("P")
@@ -91,15 +92,40 @@ class LoopbackClient:
         return found
 
     @_timed
-    def learn(self, plan: Plan, losses: Floats) -> Reports:
-        self.state, reports = self.session.learn(self.state, plan, losses)
+    def learn(self, exchange: int, plan: Plan, losses: Floats, found: Outputs) -> Reports:
+        """Learn from an exchange; evaluate newly held models on past samples if the policy remembers them."""
+        late = self.session.late(self.state, plan)
+        samples = None if late is None else self._samples(exchange, late[0], found)
+        self.state, reports = self.session.learn(self.state, plan, losses, samples)
         return reports
 
+    def _samples(self, exchange: int, late: Integers, found: Outputs) -> Samples:
+        """The samples of an exchange, with outputs on it and of so many [K] `late` past samples."""
+        first, stop = self.session.schedule.span(exchange)
+        start = first - int(late.max())
+        outputs = np.full((stop - start, late.size, found[0][1].shape[1]), np.nan, dtype=found[0][1].dtype)
+        for model, current, _ in found:
+            outputs[first - start :, model] = current
+            with torch.no_grad():
+                for step in range(first - int(late[model]), first):
+                    outputs[step - start, model] = self.networks.outputs(
+                        model, self.store[model], self.x[step : step + 1]
+                    )[0]
+        return Samples.of(exchange, outputs[None], self.y[None, first:stop].numpy())
+
     @_timed
-    def fine_tune(self, model: int, window: Window, weight: float, local: LocalUpdate) -> Tensors:
-        """The weighted update of a model, to upload."""
+    def fine_tune(self, plan: Plan, models: Sequence[int], window: Window, local: LocalUpdate) -> dict[int, Tensors]:
+        """The weighted updates of models, to upload."""
         x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
-        return self.networks.update(model, self.store[model], x, y, window.weights, weight, local)
+        residuals = None
+        if models and tunes_pool(local):
+            residuals = self.networks.residuals(self.store, x, y, plan.prediction_weights[0])
+        return {
+            model: self.networks.update(
+                model, self.store[model], x, y, window.weights, float(plan.update_weight[0, model]), local, residuals
+            )
+            for model in models
+        }
 
     def _adapted(self, model: int, tensors: Tensors, exchange: int) -> Tensors:
         local = self.session.policy.local

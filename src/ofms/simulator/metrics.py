@@ -59,8 +59,11 @@ class Measurement:
                 self.model_score += exchange.model_scores[:, step]
                 # An unobserved model may have diverged: then it is not the best one.
                 hindsight = np.where(np.isnan(losses[:, step]), np.inf, losses[:, step])
-                possible = np.where(exchange.expected_weights > 0, client_losses[:, step], 0.0)
-                expected = (exchange.expected_weights * possible).sum(axis=1)
+                if exchange.prediction_losses is not None:
+                    expected = selection_loss(exchange.prediction_losses[:, step], self.loss_bound)
+                else:
+                    possible = np.where(exchange.expected_weights > 0, client_losses[:, step], 0.0)
+                    expected = (exchange.expected_weights * possible).sum(axis=1)
                 self.regret = self.regret.add(expected, hindsight)
             lines.append(self._line(exchange, step))
             self._keep("score", exchange.scores[:, step])

@@ -70,4 +70,4 @@ def make_simulation(
     # The same choices with the initial dictionary show the gain of fine-tuning.
     tuned = policy.local is not None and policy.local.rate > 0
     frozen = make() if hindsight and tuned else None
-    return FusedSimulation(policy, fleet, make(), frozen=frozen, seed=seed, hindsight=hindsight)
+    return FusedSimulation(policy, fleet, make(), stream.y, frozen=frozen, seed=seed, hindsight=hindsight)

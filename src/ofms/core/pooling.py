@@ -1,0 +1,91 @@
+"""Pools of model outputs, and their loss, which is convex in the pool.
+
+An output has one value (regression) or the log-probabilities of C ≥ 2 classes, on the last axis; the pool of several
+models is the weighted mean of their outputs. The loss of a pool z is the squared error (z - y)², or the log-loss of
+its softmax, ln Σ_c exp z_c - z_y.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from ofms.core.typing import AnyArray, Floats
+
+Pooling = Literal["mean", "log"]
+
+# A share of the uniform distribution in class probabilities: it keeps log-probabilities finite.
+SMOOTHING = 1e-3
+
+
+def poolable(outputs: AnyArray) -> Floats:
+    """What is pooled of a network's outputs: its value, or the smoothed log-probabilities of its logits.
+
+    >>> np.exp(poolable(np.array([0.0, np.log(3.0)]))).round(5).tolist()
+    [0.25025, 0.74975]
+    """
+    values = outputs.astype(np.float64)
+    if values.shape[-1] == 1:
+        return values
+    values = values - values.max(axis=-1, keepdims=True)
+    np.exp(values, out=values)
+    values *= (1 - SMOOTHING) / values.sum(axis=-1, keepdims=True)
+    values += SMOOTHING / values.shape[-1]
+    np.log(values, out=values)
+    logs: Floats = values
+    return logs
+
+
+def pool_loss(pools: Floats, targets: AnyArray) -> Floats:
+    """The loss of [..., C] pools for targets [...].
+
+    >>> pool_loss(np.array([[0.5], [2.0]]), np.array([0.0, 1.0])).tolist()
+    [0.25, 1.0]
+    """
+    if pools.shape[-1] == 1:
+        squares: Floats = np.square(pools[..., 0] - targets)
+        return squares
+    return log_sum_exp(pools) - _at(pools, targets)
+
+
+def pool_gradient(pools: Floats, targets: AnyArray) -> Floats:
+    """[..., C] the gradient of the loss in the pool.
+
+    >>> pool_gradient(np.zeros((1, 2)), np.array([1])).tolist()
+    [[0.5, -0.5]]
+    """
+    if pools.shape[-1] == 1:
+        errors: Floats = 2 * (pools - targets[..., None])
+        return errors
+    gradient = np.exp(pools - log_sum_exp(pools)[..., None])
+    place = targets.astype(np.int64)[..., None]
+    np.put_along_axis(gradient, place, np.take_along_axis(gradient, place, axis=-1) - 1, axis=-1)
+    return gradient
+
+
+def divergence(pools: Floats, centre: Floats) -> Floats:
+    """D(z, c) = L(z) - L(c) - ⟨∇L(c), z - c⟩ ≥ 0 of pools [..., C] from their centre; it does not depend on the target.
+
+    >>> divergence(np.array([[3.0]]), np.array([[1.0]])).tolist()
+    [4.0]
+    """
+    if pools.shape[-1] == 1:
+        squares: Floats = np.square(pools[..., 0] - centre[..., 0])
+        return squares
+    base = log_sum_exp(centre)
+    slope = ((pools - centre) * np.exp(centre - base[..., None])).sum(axis=-1)
+    distances: Floats = np.maximum(log_sum_exp(pools) - base - slope, 0.0)
+    return distances
+
+
+def log_sum_exp(values: Floats) -> Floats:
+    """ln Σ exp along the last axis, without overflow."""
+    largest = values.max(axis=-1)
+    total: Floats = largest + np.log(np.exp(values - largest[..., None]).sum(axis=-1))
+    return total
+
+
+def _at(pools: Floats, targets: AnyArray) -> Floats:
+    place = np.broadcast_to(targets.astype(np.int64)[..., None], (*pools.shape[:-1], 1))
+    return np.take_along_axis(pools, place, axis=-1)[..., 0]

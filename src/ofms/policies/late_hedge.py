@@ -1,0 +1,196 @@
+"""Late hedging: predict with the best mixture of what fits, and learn every model's loss on every sample, late.
+
+A client keeps its last samples. Every model visits its memory while it still has them, so it learns the losses of all
+models on all samples, without importance weights. It predicts with the pool of the models that it holds, and learns
+from the gradient of the pool's loss. It needs no horizon, no learning rate and no bound on the losses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+
+from ofms.core import selection
+from ofms.core.draws import ClientDraws, Purpose
+from ofms.core.messages import Catalogue, Grants, Plan
+from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies import late_adahedge, pool_memory
+from ofms.policies.fleet import Fleet
+from ofms.policies.late_adahedge import Hedge
+from ofms.policies.late_rounds import Rounds
+from ofms.policies.local_updates import GradientStep
+from ofms.policies.observations import Observations
+from ofms.policies.protocol import Algorithm, Policy
+from ofms.policies.settings import Count, Range, Round
+from ofms.policies.subsets import most_upload
+from ofms.policies.tuning_server import TuningServer
+
+# Clients send gradients times this; the server's steps do not depend on it.
+_LOCAL_RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings; the defaults need no tuning.
+
+    Attributes
+    ----------
+    window
+        The number of samples that a client keeps.
+    memories
+        For each member, over how many rounds it forgets; 0 to remember everything.
+    fine_tuning_rate
+        By which share of the users' loss the first step of a model aims to reduce it; 0 freezes the dictionary.
+    tune_every, warm_up
+        Clients fine-tune in one of so many exchanges, from round `warm_up` on.
+    objective
+        Gradients are those of each model's `own` loss, or of the loss of the `pool`.
+    late, hints, loss, predict, thin, keep, visit_every
+        Parts of the method, to turn off one by one: losses on past samples; hints for losses not known yet; relative
+        losses from the pool's gradient, or `plain` ones; the `pool` of models, or `one` drawn from it; fewer draws
+        where little weight lies outside memory; keep models that still fit; visitors in one of so many exchanges.
+    """
+
+    window: Count = 50
+    memories: tuple[float, ...] = (0, 16, 4)
+    late: bool = True
+    hints: bool = True
+    loss: Literal["gradient", "plain"] = "gradient"
+    predict: Literal["pool", "one"] = "pool"
+    thin: bool = True
+    keep: bool = True
+    visit_every: Count | None = None
+    fine_tuning_rate: Annotated[float, Range(0)] = 1.0
+    tune_every: Count = 5
+    warm_up: Round = 10
+    objective: Literal["own", "pool"] = "own"
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What a client has learnt, its recent rounds, and what it holds.
+
+    Attributes
+    ----------
+    rounds
+        The recent exchanges whose losses are not complete.
+    last_held
+        [N, K] the last exchange in which a model was held, in the client's own count; -1 for never.
+    weights
+        [N, K] p, the expected prediction weights of the current exchange.
+    """
+
+    costs: Integers
+    budgets: Integers
+    hedge: Hedge
+    rounds: Rounds
+    exchange: int
+    held: Flags
+    last_held: Integers
+    weights: Floats
+    vote: Floats
+    inclusion: Floats
+
+
+@dataclass(frozen=True)
+class Client:
+    """The client half; `interval` is the number of rounds of an exchange."""
+
+    settings: Settings
+    interval: int
+
+    @property
+    def memories(self) -> Floats:
+        """[J] γ, by how much a member discounts its losses in an exchange."""
+        return np.array(
+            [1.0 if length == 0 else (1 - 1 / length) ** self.interval for length in self.settings.memories]
+        )
+
+    @property
+    def exchanges(self) -> int:
+        """How many exchanges a client keeps the samples of."""
+        return max(2, self.settings.window // self.interval)
+
+    def start(self, catalogue: Catalogue, budgets: Integers) -> State:
+        shape = (budgets.size, len(catalogue))
+        members = len(self.settings.memories)
+        hedge, rounds = late_adahedge.start(*shape, members), Rounds.none(*shape, members)
+        zeros, never = np.zeros(shape), np.full(shape, -1)
+        held = np.zeros(shape, dtype=np.bool_)
+        return State(catalogue.storage, budgets, hedge, rounds, 0, held, never, zeros, zeros, zeros)
+
+    def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
+        settings = self.settings
+        rounds, models = state.rounds, state.costs.size
+        expired = max(0, len(rounds) + 1 - self.exchanges)
+        hedge, final, weights = late_adahedge.advance(
+            state.hedge, rounds.open, self.memories, expired, hints=settings.hints
+        )
+        pooled = weights.pooled
+        places = int(state.budgets.max() // state.costs.min()) + 2
+        chosen = pool_memory.choose(
+            pooled,
+            self._visitors(state, models),
+            state.held,
+            state.costs,
+            state.budgets,
+            draws.table(Purpose.MODEL, places),
+            thin=settings.thin,
+            keep=settings.keep,
+        )
+        state = replace(
+            state,
+            hedge=hedge,
+            rounds=rounds.mark(final).add(weights, chosen, draws.exchange),
+            held=chosen.held,
+            last_held=np.where(chosen.held, state.exchange, state.last_held),
+            weights=pooled,
+            vote=chosen.vote if settings.predict == "pool" else _one_of(chosen.vote, draws),
+            inclusion=chosen.inclusion,
+            exchange=state.exchange + 1,
+        )
+        return state, chosen.held
+
+    def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
+        # The expectation of the vote is p: a model's gradient counts as much as the client uses it.
+        weight = np.where(grants.uploads[:, None], grants.groups * state.vote, 0.0)
+        return state, Plan(grants.held, state.vote, state.inclusion, weight)
+
+    def learn(self, state: State, plan: Plan, seen: Observations) -> State:
+        rounds = state.rounds.observe(seen.recent, late=self.settings.late, plain=self.settings.loss == "plain")
+        return replace(state, rounds=rounds)
+
+    def _visitors(self, state: State, models: int) -> Flags:
+        """Every model within the window: one now and then, or several at once if there are few exchanges for it."""
+        every = self.settings.visit_every or max(1, self.exchanges // models)
+        if state.exchange % every:
+            return np.zeros(state.held.shape, dtype=np.bool_)
+        most = -(-models * every // self.exchanges)
+        return pool_memory.longest_away(state.last_held, state.costs, state.budgets, state.exchange, most)
+
+
+def _one_of(vote: Floats, draws: ClientDraws) -> Floats:
+    return selection.one_hot(selection.draw_model(vote, draws.uniform(Purpose.CLUSTER)), vote.shape[1])
+
+
+def build(settings: Settings, fleet: Fleet) -> Policy:
+    tuned = settings.fine_tuning_rate > 0
+    if tuned:
+        fleet.require_upload(most_upload(fleet.catalogue, int(fleet.budgets.max())))
+    local = GradientStep(_LOCAL_RATE, settings.window, settings.warm_up, settings.tune_every, settings.objective)
+    return Policy(
+        client=Client(settings, fleet.schedule.interval),
+        server=TuningServer(settings.fine_tuning_rate, _LOCAL_RATE),
+        local=local if tuned else None,
+        reports_use=tuned,
+        loss_bound="raw",
+        remembers=settings.window,
+        pooling="log",
+        expected_weights=lambda client, server: client.weights,
+        not_covered="its bound depends on the losses",
+    )
+
+
+algorithm = Algorithm(Settings, Client, build)
