@@ -67,6 +67,8 @@ MODULES = {
     "fed-omd": "ofms.policies.fed_omd:algorithm",
     "perfedavg": "ofms.policies.perfedavg:algorithm",
     "budgeted-experts": "ofms.policies.budgeted_experts:algorithm",
+    "explore-then-commit": "ofms.policies.explore_then_commit:algorithm",
+    "follow-the-leader": "ofms.policies.follow_the_leader:algorithm",
 }
 
 __all__ = [
