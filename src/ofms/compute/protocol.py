@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 
 from ofms.core.schedule import Window
-from ofms.core.typing import Flags, Floats
+from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.local_updates import LocalUpdate
 
 Tensors = dict[str, torch.Tensor]
@@ -27,6 +27,20 @@ class Adaptation:
     rate: float
 
 
+class ClientCopies(Protocol):
+    """The clients' own copies of one model, `ofms.compute.own_copies`."""
+
+    model: int
+
+    def pieces(self, clients: Flags) -> list[Integers]:
+        """[N] clients in pieces that are evaluated at once."""
+        ...
+
+    def outputs(self, rows: Integers, span: tuple[int, int]) -> torch.Tensor:
+        """[M, n, C] outputs of some clients' copies on their samples of rounds `span`."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """The results of evaluating models on the samples of n rounds.
@@ -36,8 +50,8 @@ class Evaluation:
     scores
         [N, n] scores of the clients' predictions, which the metric averages.
     client_losses
-        [N, n, K] the losses that clients incur with each model, of adapted copies if they adapt; NaN for a model that
-        was not evaluated.
+        [N, n, K] the losses that clients incur with each model, of adapted or own copies if they have some; NaN for a
+        model that was not evaluated.
     losses, model_scores
         [N, n, K] losses and scores of each shared model by itself; NaN if it was not evaluated.
     """
@@ -77,11 +91,12 @@ class Compute(Protocol):
         observed: Flags,
         hindsight: bool,
         adaptation: Adaptation | None = None,
+        own: ClientCopies | None = None,
     ) -> Pending[Evaluation]:
         """Evaluate the [N, K] held models on the samples of rounds `span`; with `hindsight`, all models.
 
         Predictions are mixed with the [N, K] `prediction_weights`. A loss of an [N, K] `observed` model that is not
-        finite raises `NotFinite`; other models may diverge.
+        finite raises `NotFinite`; other models may diverge. Clients evaluate their `own` copies of one model.
         """
         ...
 

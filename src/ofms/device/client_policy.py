@@ -31,6 +31,7 @@ def describe_policy(policy: Policy, trust: Trust = NO_TRUST) -> dict[str, Any]:
             "loss_bound": policy.loss_bound,
             "observes": policy.observes,
             "reports_losses": policy.reports_losses,
+            "own_model": policy.own_model,
         }
         same = read_policy(values, trust).client == policy.client
     except (TypeError, ValueError, msgspec.ValidationError) as error:
@@ -51,4 +52,6 @@ def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPol
         loss_bound=values["loss_bound"],
         observes=values["observes"],
         reports_losses=bool(values["reports_losses"]),
+        # Older servers do not send it.
+        own_model=values.get("own_model"),
     )

@@ -62,6 +62,10 @@ class HeldModels:
         network.load_state_dict(tensors, strict=False, assign=True)
         network.requires_grad_(False)
 
+    def change(self, model: int, tensors: Tensors) -> None:
+        """Replace some tensors of a held model."""
+        self.put(model, self.tensors[model] | tensors)
+
     def remove(self, model: int) -> None:
         """Release a model and its memory."""
         del self.tensors[model]

@@ -115,6 +115,9 @@ class DeviceState:
             held_models.remove(model)
         for model, each in sent.items():
             held_models.put(model, each.tensors)
+        own = held_models.membership.policy.own_model
+        if own in sent or own not in versions:
+            memory.own = {}
         memory.versions = dict(versions)
         memory.exchange, memory.open, memory.outgoing = grants.exchange, True, None
         memory.opening = granted.opening
@@ -129,12 +132,18 @@ class DeviceState:
         memory, membership = self.memory, held_models.membership
         plan = memory.plans[memory.exchange]
         _, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
-        tensors = {model: held_models.tensors[model] for model in np.flatnonzero(reports.updated[0]).tolist()}
+        own = membership.policy.own_model
+        tuned = [*np.flatnonzero(reports.updated[0]).tolist(), *([own] if own in held_models.tensors else [])]
+        tensors = {model: held_models.tensors[model] for model in tuned}
         return TuningTask(memory.exchange, plan, tensors, list(memory.samples))
 
     def finish_report(self, held_models: HeldModels, task: TuningTask, deltas: dict[int, Tensors]) -> None:
         """Learn from the exchange, write its report, and request the next one."""
         memory, membership, plan = self.memory, held_models.membership, task.plan
+        own = membership.policy.own_model
+        if own is not None and own in deltas:
+            self._change_own_copy(held_models, own, task.tensors[own], deltas[own])
+            deltas = {model: delta for model, delta in deltas.items() if model != own}
         memory.state, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
         memory.open = False
         updated = np.zeros_like(reports.updated)
@@ -142,6 +151,13 @@ class DeviceState:
         report = message_arrays(replace(reports, updated=updated), "report")
         weights = {model: float(plan.update_weight[0, model]) for model in deltas}
         write_request(held_models, memory, task.exchange + 1, report=report, deltas=deltas, weights=weights)
+
+    def _change_own_copy(self, held_models: HeldModels, model: int, before: Tensors, delta: Tensors) -> None:
+        """Apply the fine-tuning of the device's own copy; nothing of it is sent."""
+        keep_outputs(held_models, self.memory, [model])
+        after = {name: before[name] + part for name, part in delta.items()}
+        held_models.change(model, after)
+        self.memory.own = {name: tensor.numpy() for name, tensor in after.items()}
 
     def _observed(self, membership: Membership, plan: Plan) -> Floats:
         """[1, K] summed losses of the open exchange, NaN for models that are not observed."""

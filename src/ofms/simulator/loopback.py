@@ -142,6 +142,7 @@ class LoopbackSimulation:
             ]
         )
         totals = self._updates(exchange, plan, reports)
+        self._train_own_copies(exchange)
         server, step = self.server.absorb(server, reports)
         for model, total in totals.items():
             for name, part in total.items():
@@ -177,6 +178,20 @@ class LoopbackSimulation:
                 for name, part in update.items():
                     total[name] += part
         return totals
+
+    def _train_own_copies(self, exchange: int) -> None:
+        """Each client's fine-tuning of its own copy, which stays with the client."""
+        model, local = self.policy.own_model, self.policy.local
+        window = tuning_window_of(local, self.fleet.schedule, exchange)
+        if model is None or window is None or local is None:
+            return
+        for index, client in enumerate(self.clients):
+            if model in client.store:
+                update = client.fine_tune(model, window, 1.0, local)
+                if not is_finite(update.values()):
+                    raise not_finite_update(self.names[model], index, 1.0, window.stop)
+                moved = {name: client.store[model][name] + part for name, part in update.items()}
+                client.store[model] = client.store[model] | moved
 
     def _evaluation(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
         return EvaluationBuilder(self.stream.y[:, span[0] : span[1]], plan.prediction_weights, self.task)
