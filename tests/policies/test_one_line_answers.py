@@ -61,7 +61,8 @@ def test_a_committed_client_downloads_its_model_again_only_if_it_left_memory() -
 def test_exploration_takes_an_exchange_for_each_bin_at_least() -> None:
     """Room for two of four models needs two exchanges, room for four needs one; a client that joins late explores."""
     fleet = fleet_of([1, 1, 1, 1], [2, 4], rounds=6, interval=3)
-    plans, _ = plans_with(policy_of("explore-then-commit", fleet, exploration=1), fleet, [[1, 2, 3, 0.5]] * 3, first=9)
+    policy = policy_of("explore-then-commit", fleet, exploration=1)
+    plans, _ = plans_with(policy, fleet, [[1.0, 2.0, 3.0, 0.5]] * 3, first=9)
     assert [held_by(plan) for plan in plans] == [[0, 1], [2, 3], [3]]
     assert [held_by(plan, 1) for plan in plans] == [[0, 1, 2, 3], [3], [3]]
     with pytest.raises(InvalidInput, match="exploration = 0"):
@@ -70,7 +71,7 @@ def test_exploration_takes_an_exchange_for_each_bin_at_least() -> None:
 
 def test_the_exploration_is_given_in_rounds() -> None:
     fleet = fleet_of([1, 1], [2], rounds=50, interval=4)
-    plans, _ = plans_with(policy_of("explore-then-commit", fleet, exploration=9), fleet, [[1, 0]] * 5)
+    plans, _ = plans_with(policy_of("explore-then-commit", fleet, exploration=9), fleet, [[1.0, 0.0]] * 5)
     assert [held_by(plan) for plan in plans] == [[0, 1]] * 3 + [[1]] * 2
 
 
