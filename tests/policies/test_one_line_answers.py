@@ -78,7 +78,7 @@ def test_the_exploration_is_given_in_rounds() -> None:
 def test_follow_the_leader_keeps_the_leader_and_rotates_the_others() -> None:
     """Four models, room for two. Means after three exchanges: 4, 2, 3, 3."""
     fleet = fleet_of([1, 1, 1, 1], [2], rounds=6)
-    losses = [[1.0, 2.0, 9, 9], [1.0, 9, 3.0, 9], [10.0, 9, 9, 3.0], [9, 2.0, 9, 9], [9, 9, 9, 9]]
+    losses = [[1.0, 2.0, 9.0, 9.0], [1.0, 9.0, 3.0, 9.0], [10.0, 9.0, 9.0, 3.0], [9.0, 2.0, 9.0, 9.0], [9.0] * 4]
     plans, sent = plans_with(policy_of("follow-the-leader", fleet), fleet, losses)
     assert [held_by(plan) for plan in plans[:3]] == [[0, 1], [0, 2], [0, 3]]
     # Model 1 leads with a mean of 2, though it has not been held since; model 2 is the one away longest besides it.
