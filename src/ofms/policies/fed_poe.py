@@ -1,19 +1,19 @@
 """Fed-POE: a model fine-tuned by the client alone, mixed with the federated one and with stored ones.
 
-From the paper: a client fine-tunes a local model by itself, and all clients fine-tune a federated one; it mixes the two
-with weights a, b. It draws M stored models of the server with replacement, by weights w, and mixes them. Both mixtures
-are mixed with weights c, d. Weights decay as exp(-η loss), with the loss of a drawn model over 1 - (1 - p)^M. M is what
-the memory holds besides the local and the federated model.
+From the authors' code: a client fine-tunes a local model by itself, and all clients fine-tune a federated one; it mixes
+the two with weights a, b. It draws M stored models with replacement, by weights w, and mixes them. Both mixtures are
+mixed with weights c, d. Weights decay as exp(-η loss), with the loss of a drawn model over 1 - (1 - p)^M. M is what the
+memory holds besides the local and the federated model.
 
-Choices: the paper starts both from one pre-trained model and stores the federated one every n rounds. Here the server
-has K models: `model` is the federated one, a copy of `local_model` the local one, and the K - 2 others are the stored
-ones; there are no snapshots. M counts memory in the largest stored model, so that every draw fits. The loss of a
-mixture is the weighted mean of its models' losses, an upper bound by convexity. Parameters change once in an exchange.
+Choices: the paper starts both from one pre-trained model, and the server stores the federated one every n rounds. Here
+the server has K models: `model` is the federated one, a copy of `local_model` the local one, and the K - 2 others are
+the stored ones; there are no snapshots. M counts memory in the largest stored model, so that every draw fits. The loss
+of a mixture is its models' weighted mean loss, an upper bound by convexity. Parameters change once in an exchange.
 
 References
 ----------
 P. M. Ghari, Y. Shen, "Personalized Federated Learning with Mixture of Models for Adaptive Prediction and Model
-Fine-Tuning", NeurIPS 2024; defaults of η and `window` as in their published code for images.
+Fine-Tuning", NeurIPS 2024; code: github.com/pouyamghari/Fed-POE. Default rates and `window` as there for images.
 """
 
 from __future__ import annotations
@@ -39,12 +39,14 @@ from ofms.policies.single_model_server import find_model
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings: a number, or a number over √T, is η of the weights and the step size of both fine-tuned models.
+    """Settings.
 
     Attributes
     ----------
     model, local_model
         The federated model, and the one that clients fine-tune by themselves, by name or index.
+    learning_rate, fine_tuning_rate
+        η of the weights, and the step size of both models: numbers, or numbers over √T.
     window, warm_up, loss_bound
         As in OFMS-FT.
     """
