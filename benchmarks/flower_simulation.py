@@ -32,7 +32,7 @@ from flwr.simulation import run_simulation
 from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks
 from ofms.core.draws import Draws
-from ofms.core.messages import Grants, Plan, Reports, Requests
+from ofms.core.messages import Grants, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
 from ofms.drawing.tables import format_table
@@ -159,8 +159,8 @@ def play_round(message: Message, context: Context) -> Message:
     window = tuning_window_of(here.policy.local, here.fleet.schedule, grants.exchange)
     updates = {}
     if window is not None and here.policy.local is not None:
-        models = np.flatnonzero(reports.updated[0]).tolist()
-        updates = client.fine_tune(plan, models, window, here.policy.local)
+        weights = {model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[0])}
+        updates = client.fine_tune(weights, window, here.policy.local, plan.prediction_weights[0])
     score = results.client_scores()[0]
     requests = client.request(Draws(SEED, grants.exchange + 1))
     close_client(client, context)
@@ -288,9 +288,7 @@ def profile_client() -> list[tuple[str, float]]:
     client = open_client(context)
     five = {k: here.dictionary.models[k].tensors for k in range(BUDGET)}
     client.store = five
-    held = np.zeros((1, len(here.dictionary)), dtype=np.bool_)
-    held[0, list(five)] = True
-    plan = Plan(held, held / BUDGET, held.astype(np.float64), held.astype(np.float64))
+    weights, everything = dict.fromkeys(five, 1.0), np.ones(len(here.dictionary))
     window = tuning_window_of(here.policy.local, here.fleet.schedule, WINDOW)
     local = here.policy.local
     assert window is not None
@@ -301,7 +299,7 @@ def profile_client() -> list[tuple[str, float]]:
 
     parts: list[tuple[str, Callable[[], object]]] = [
         ("predict with five models", lambda: client.evaluate(WINDOW, list(five))),
-        ("fine-tune five models", lambda: client.fine_tune(plan, list(five), window, local)),
+        ("fine-tune five models", lambda: client.fine_tune(weights, window, local, everything)),
         ("read and write the context", context_round_trip),
         (
             "decode and encode five models",

@@ -12,6 +12,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rms-ft": {"fine_tuning_rate": 0.05, "window": 4, "warm_up": 2, "server_step": "N"},
     "b-fed-omft": {"learning_rate": 0.5, "exploration": 0.1, "fine_tuning_rate": 0.05, "window": 4, "warm_up": 2},
     "budgeted-experts": {"learning_rate": 0.5},
+    "fed-poe": {"learning_rate": 0.5, "fine_tuning_rate": 0.05, "window": 4, "warm_up": 2},
+    "explore-then-commit": {"exploration": 8},
+    "follow-the-leader": {},
     "fed-omd": {"model": 1, "local_rate": 0.05, "batch_size": 2, "epochs": 2, "window": 5, "warm_up": 3},
     "perfedavg": {"model": 1, "local_rate": 0.05, "adaptation_rate": 0.05, "batch_size": 3, "window": 5, "warm_up": 3},
 }

@@ -13,7 +13,6 @@ import pytest
 
 from ofms.core.errors import InvalidInput
 from ofms.plugins import Trust
-from ofms.policies import MODULES
 from ofms.runs.config import Experiment, RunConfig, available, load_experiment, load_preset, load_run
 from ofms.runs.resolution import change, resolve
 
@@ -73,7 +72,7 @@ RESOLVED = {
 }
 
 
-@pytest.mark.parametrize("policy", MODULES)
+@pytest.mark.parametrize("policy", RESOLVED)
 def test_built_in_experiments_resolve_as_in_the_published_figures(policy: str) -> None:
     configs = {}
     for name in available("experiments"):

@@ -48,6 +48,13 @@ def adapt(module: nn.Module, start: Tensors, x: torch.Tensor, y: torch.Tensor, r
     return _step(start, _gradient_function(module, task)(start, x, y), rate)
 
 
+def descend(
+    module: nn.Module, start: Tensors, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor, rate: float, task: Task
+) -> Tensors:
+    """Each client's parameters after one gradient step on the [W] weighted sum of its own samples' losses."""
+    return _step(start, _gradient_function(module, task, weights)(start, x, y), rate)
+
+
 def outputs(module: nn.Module, parameters: Tensors, x: torch.Tensor) -> torch.Tensor:
     """[M, n, C] outputs of each client's own network on its own samples."""
 
@@ -62,22 +69,25 @@ def outputs(module: nn.Module, parameters: Tensors, x: torch.Tensor) -> torch.Te
     return together
 
 
-def _gradient_function(module: nn.Module, task: Task) -> Callable[[Tensors, torch.Tensor, torch.Tensor], Tensors]:
-    """The gradient of each client's mean loss at its own parameters."""
+def _gradient_function(
+    module: nn.Module, task: Task, weights: torch.Tensor | None = None
+) -> Callable[[Tensors, torch.Tensor, torch.Tensor], Tensors]:
+    """The gradient of each client's weighted loss, or of its mean loss if None, at its own parameters."""
 
-    def mean_loss(parameters: Tensors, xs: torch.Tensor, ys: torch.Tensor) -> torch.Tensor:
-        return sample_losses(functional_call(module, parameters, (xs,)), ys, task).mean()
+    def total_loss(parameters: Tensors, xs: torch.Tensor, ys: torch.Tensor) -> torch.Tensor:
+        losses = sample_losses(functional_call(module, parameters, (xs,)), ys, task)
+        return losses.mean() if weights is None else (losses * weights).sum()
 
     def one_by_one(parameters: Tensors, xs: torch.Tensor, ys: torch.Tensor) -> Tensors:
         gradients = []
         for own, x, y in zip(_by_client(parameters), _channels_last(xs), ys, strict=True):
             leaves = {name: tensor.detach().requires_grad_() for name, tensor in own.items()}
-            loss = mean_loss(leaves, x, y)
+            loss = total_loss(leaves, x, y)
             parts = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
             gradients.append(parts)
         return {name: torch.stack(some) for name, some in zip(parameters, zip(*gradients, strict=True), strict=True)}
 
-    together: Callable[[Tensors, torch.Tensor, torch.Tensor], Tensors] = vmap(grad(mean_loss))
+    together: Callable[[Tensors, torch.Tensor, torch.Tensor], Tensors] = vmap(grad(total_loss))
     return lambda parameters, xs, ys: (one_by_one if _are_images(xs) else together)(parameters, xs, ys)
 
 

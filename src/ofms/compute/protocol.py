@@ -28,6 +28,20 @@ class Adaptation:
     rate: float
 
 
+class ClientCopies(Protocol):
+    """The clients' own copies of one model, `ofms.compute.own_copies`."""
+
+    model: int
+
+    def pieces(self, clients: Flags) -> list[Integers]:
+        """[N] clients in pieces that are evaluated at once."""
+        ...
+
+    def outputs(self, rows: Integers, span: tuple[int, int]) -> torch.Tensor:
+        """[M, n, C] outputs of some clients' copies on their samples of rounds `span`."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """The results of evaluating models on the samples of n rounds.
@@ -37,8 +51,8 @@ class Evaluation:
     scores
         [N, n] scores of the clients' predictions, which the metric averages.
     client_losses
-        [N, n, K] the losses that clients incur with each model, of adapted copies if they adapt; NaN for a model that
-        was not evaluated.
+        [N, n, K] the losses that clients incur with each model, of adapted or own copies if they have some; NaN for a
+        model that was not evaluated.
     losses, model_scores
         [N, n, K] losses and scores of each shared model by itself; NaN if it was not evaluated.
     prediction_losses
@@ -87,12 +101,13 @@ class Compute(Protocol):
         adaptation: Adaptation | None = None,
         pooling: Pooling = "mean",
         late: Integers | None = None,
+        own: ClientCopies | None = None,
     ) -> Pending[Evaluation]:
         """Evaluate the [N, K] held models on the samples of rounds `span`; with `hindsight`, all models.
 
         Predictions are mixed with the [N, K] `prediction_weights` as `pooling` says. `late` asks for outputs: on the
         span, and on so many [N, K] samples before it. A loss of an [N, K] `observed` model that is not finite raises
-        `NotFinite`; other models may diverge.
+        `NotFinite`; other models may diverge. Clients evaluate their `own` copies of one model.
         """
         ...
 

@@ -19,7 +19,7 @@ from ofms.compute import personal
 from ofms.compute.checks import require_finite_losses, require_fit
 from ofms.compute.evaluation import EvaluationBuilder, PastOutputs, PoolResiduals
 from ofms.compute.networks import Networks
-from ofms.compute.protocol import Adaptation, Evaluation, Pending, Tensors
+from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, Tensors
 from ofms.compute.samples import Samples, to_array
 from ofms.compute.scratch import Scratch
 from ofms.compute.stacked import Stack
@@ -91,24 +91,37 @@ class ThreadedCompute:
         adaptation: Adaptation | None = None,
         pooling: Pooling = "mean",
         late: Integers | None = None,
+        own: ClientCopies | None = None,
     ) -> Pending[Evaluation]:
         targets = self.samples.targets[:, span[0] : span[1]]
         past = None if late is None else PastOutputs(np.where(held, late, 0), span)
         builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task, pooling)
-        shared, own = builder(outputs_of=held if past is not None else None), builder()
+        # Models as clients use them, if these differ from the shared ones.
+        shared, copied = builder(outputs_of=held if past is not None else None), builder()
+        has_copies = adaptation is not None or own is not None
         jobs: list[Future[None]] = []
-        if adaptation is None or hindsight:
+        own_outputs: list[tuple[int, Integers, Future[torch.Tensor]]] = []
+        if not has_copies or hindsight:
             jobs += self._start(self._shared_jobs(shared, span, held, hindsight))
         if adaptation is not None:
             pieces = pieces_of_clients(held, self.networks.values)
-            jobs += self._start(partial(self._evaluate_adapted, own, span, adaptation, *piece) for piece in pieces)
+            jobs += self._start(partial(self._evaluate_adapted, copied, span, adaptation, *piece) for piece in pieces)
+        elif own is not None:
+            others = held & (np.arange(held.shape[1]) != own.model)
+            jobs += self._start(self._shared_jobs(copied, span, others, hindsight=False))
+            own_outputs = [
+                (own.model, rows, self._pool.submit(own.outputs, rows, span)) for rows in own.pieces(held[:, own.model])
+            ]
         if past is not None:
             jobs += self._start(partial(self._evaluate_past, past, model) for model in range(len(self.networks)))
 
         def finish() -> Evaluation:
             for job in jobs:
                 job.result()
-            builders = ([shared] if adaptation is None or hindsight else []) + ([own] if adaptation is not None else [])
+            # After the shared models: those of a stack are written together, this one as not evaluated.
+            for model, rows, outputs in own_outputs:
+                self._add(copied, span, model, rows, outputs.result())
+            builders = ([shared] if not has_copies or hindsight else []) + ([copied] if has_copies else [])
             for each in builders:
                 require_finite_losses(each.losses, observed, self.networks.names, span[0])
             first, last = builders[0], builders[-1]

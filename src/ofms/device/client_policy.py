@@ -34,6 +34,7 @@ def describe_policy(policy: Policy, trust: Trust = NO_TRUST) -> dict[str, Any]:
             "reports_use": policy.reports_use,
             "remembers": policy.remembers,
             "pooling": policy.pooling,
+            "own_model": policy.own_model,
         }
         same = read_policy(values, trust).client == policy.client
     except (TypeError, ValueError, msgspec.ValidationError) as error:
@@ -57,4 +58,6 @@ def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPol
         reports_use=bool(values["reports_use"]),
         remembers=int(values["remembers"]),
         pooling=values["pooling"],
+        # Older servers do not send it.
+        own_model=values.get("own_model"),
     )

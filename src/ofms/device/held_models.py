@@ -63,6 +63,10 @@ class HeldModels:
         network.load_state_dict(tensors, strict=False, assign=True)
         network.requires_grad_(False)
 
+    def change(self, model: int, tensors: Tensors) -> None:
+        """Replace some tensors of a held model."""
+        self.put(model, self.tensors[model] | tensors)
+
     def remove(self, model: int) -> None:
         """Release a model and its memory."""
         del self.tensors[model]
@@ -98,7 +102,8 @@ class HeldModels:
         count = min(window.weights.size, len(samples))
         x, y = self._batch(samples[-count:])
         trainees, weights = self.membership.trainees, window.weights[-count:]
-        models = np.flatnonzero(plan.update_weight[0]).tolist()
+        own = self.membership.policy.own_model
+        models = [model for model in tensors if plan.update_weight[0, model] > 0 or model == own]
         residuals = None
         if models and tunes_pool(local):
             residuals = trainees.residuals(tensors, x, y, plan.prediction_weights[0])

@@ -52,6 +52,8 @@ class Memory:
         Shape of the inputs, None before the first.
     samples, sampled
         The last labelled samples, for fine-tuning and late losses, and the number of all so far.
+    own
+        Fine-tuned parameters of the device's own copy of `ClientPolicy.own_model`; empty before they were fine-tuned.
     losses, labelled
         [K] selection losses of the open exchange, summed, and the number of labels.
     outgoing, requested_exchange
@@ -70,6 +72,7 @@ class Memory:
     waiting: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)
     samples: deque[tuple[AnyArray, float | int]] = field(default_factory=deque)
     sampled: int = 0
+    own: dict[str, AnyArray] = field(default_factory=dict)
     losses: Floats = field(default_factory=lambda: np.zeros(0))
     labelled: int = 0
     next_id: int = 0
@@ -98,6 +101,7 @@ class Memory:
         for name, content in (("outgoing", self.outgoing), ("welcome", self.welcome)):
             if content is not None:
                 arrays[name] = np.frombuffer(content, dtype=np.uint8)
+        arrays |= {f"own.{name}": array for name, array in self.own.items()}
         arrays["losses"] = self.losses
         values = {
             "state": state_values,
@@ -126,6 +130,7 @@ class Memory:
             open=bool(values["open"]),
             opening=str(values["opening"]),
             versions={int(model): int(version) for model, version in values["versions"].items()},
+            own={name: array.copy() for name, array in snapshot.part("own").items()},
             losses=arrays["losses"].copy(),
             labelled=int(values["labelled"]),
             sampled=int(values["sampled"]),

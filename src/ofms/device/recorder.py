@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 
 from ofms.core.errors import InvalidInput
@@ -72,6 +73,9 @@ def _restore(store: Store, budget: int, trust: Trust) -> DeviceState:
         held_models = HeldModels(membership)
         for model, version in memory.versions.items():
             held_models.put(model, held_models.read(model, store.model(model, version)))
+        if memory.own and membership.policy.own_model is not None:
+            own = {name: torch.from_numpy(array) for name, array in memory.own.items()}
+            held_models.change(membership.policy.own_model, own)
         return DeviceState(memory, held_models)
     except (InvalidInput, KeyError, ValueError, OSError, SafetensorError) as error:
         if isinstance(error, InvalidInput) and error.field in ("budget", "architecture", "policy"):

@@ -127,6 +127,9 @@ class DeviceState:
             held_models.remove(model)
         for model, each in sent.items():
             held_models.put(model, each.tensors)
+        own = held_models.membership.policy.own_model
+        if own in sent or own not in versions:
+            memory.own = {}
         memory.versions = dict(versions)
         memory.exchange, memory.open, memory.outgoing = grants.exchange, True, None
         memory.opening = granted.opening
@@ -157,15 +160,21 @@ class DeviceState:
         """The fine-tuning task for the report of the open exchange."""
         memory = self.memory
         plan = memory.plans[memory.exchange]
-        needed = plan.update_weight[0] > 0
-        if tunes_pool(held_models.membership.policy.local) and needed.any():
+        policy, needed = held_models.membership.policy, plan.update_weight[0] > 0
+        if tunes_pool(policy.local) and needed.any():
             needed |= plan.prediction_weights[0] > 0
+        if policy.own_model in held_models.tensors:
+            needed[policy.own_model] = True
         tensors = {model: held_models.tensors[model] for model in np.flatnonzero(needed).tolist()}
         return TuningTask(memory.exchange, plan, tensors, list(memory.samples))
 
     def finish_report(self, held_models: HeldModels, task: TuningTask, deltas: dict[int, Tensors]) -> None:
         """Learn from the exchange, write its report, and request the next one."""
         memory, membership, plan = self.memory, held_models.membership, task.plan
+        own = membership.policy.own_model
+        if own is not None and own in deltas:
+            self._change_own_copy(held_models, own, task.tensors[own], deltas[own])
+            deltas = {model: delta for model, delta in deltas.items() if model != own}
         memory.state, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
         memory.open = False
         updated = np.zeros_like(reports.updated)
@@ -173,6 +182,13 @@ class DeviceState:
         report = message_arrays(replace(reports, updated=updated), "report")
         weights = {model: float(plan.update_weight[0, model]) for model in deltas}
         write_request(held_models, memory, task.exchange + 1, report=report, deltas=deltas, weights=weights)
+
+    def _change_own_copy(self, held_models: HeldModels, model: int, before: Tensors, delta: Tensors) -> None:
+        """Apply the fine-tuning of the device's own copy; nothing of it is sent."""
+        keep_outputs(held_models, self.memory, [model])
+        after = {name: before[name] + part for name, part in delta.items()}
+        held_models.change(model, after)
+        self.memory.own = {name: tensor.numpy() for name, tensor in after.items()}
 
     def _observed(self, membership: Membership, plan: Plan) -> Floats:
         """[1, K] summed losses of the open exchange, NaN for models that are not observed."""

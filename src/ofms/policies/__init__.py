@@ -67,7 +67,10 @@ MODULES = {
     "b-fed-omft": "ofms.policies.b_fed_omft:algorithm",
     "fed-omd": "ofms.policies.fed_omd:algorithm",
     "perfedavg": "ofms.policies.perfedavg:algorithm",
+    "fed-poe": "ofms.policies.fed_poe:algorithm",
     "budgeted-experts": "ofms.policies.budgeted_experts:algorithm",
+    "explore-then-commit": "ofms.policies.explore_then_commit:algorithm",
+    "follow-the-leader": "ofms.policies.follow_the_leader:algorithm",
 }
 
 __all__ = [

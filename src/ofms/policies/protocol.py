@@ -105,6 +105,10 @@ class ClientPolicy:
     pooling
         How models are mixed in a prediction: `mean` of values or class probabilities, or `log`, the mean of values or
         log-probabilities.
+    own_model
+        A model of which every client has a copy of its own: it starts from the shared parameters when they are sent,
+        is fine-tuned by `local` after every exchange with weight 1, predicts in place of the shared model, and is never
+        uploaded (its update weight must be 0).
     """
 
     client: ClientHalf[Any]
@@ -115,6 +119,7 @@ class ClientPolicy:
     reports_use: bool = False
     remembers: int = 0
     pooling: Pooling = "mean"
+    own_model: int | None = None
 
     def observed(self, plan: Plan) -> Flags:
         """[N, K] the models that a client evaluates when a label arrives."""
@@ -132,6 +137,8 @@ class Policy(ClientPolicy):
         measuring regret.
     upload_groups
         Number of upload groups, regardless of the bandwidth; None to derive it from the bandwidth.
+    uploaded
+        The models whose updates clients upload; None for all that they hold.
     bound
         [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
     """
@@ -140,6 +147,7 @@ class Policy(ClientPolicy):
     server: ServerHalf[Any]
     expected_weights: Callable[[Any, Any], Floats]
     upload_groups: int | None = None
+    uploaded: tuple[int, ...] | None = None
     bound: Floats | None = None
     not_covered: str = "no theorem bounds its clients' regret"
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ofms.compute.own_copies import OwnCopies
 from ofms.compute.protocol import Adaptation, Compute, Tensors
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
@@ -34,6 +35,8 @@ class FusedSimulation:
         [N, T] the samples' targets.
     frozen
         The same with the initial dictionary, to score the same choices without fine-tuning. None to skip it.
+    own
+        The clients' own copies of `Policy.own_model`; None if they have none, or do not fine-tune them.
     hindsight
         Whether to evaluate all models on all samples, which regret needs.
     """
@@ -46,11 +49,12 @@ class FusedSimulation:
         targets: AnyArray,
         *,
         frozen: Compute | None = None,
+        own: OwnCopies | None = None,
         seed: int,
         hindsight: bool = True,
     ) -> None:
         self.policy, self.fleet, self.compute, self.frozen = policy, fleet, compute, frozen
-        self.targets, self.seed, self.hindsight = targets, seed, hindsight
+        self.targets, self.own, self.seed, self.hindsight = targets, own, seed, hindsight
         self.clients, self.server = open_sessions(policy, fleet)
         self.client_state = self.clients.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
         self.server_state = self.server.open()
@@ -72,6 +76,8 @@ class FusedSimulation:
         values |= server_values | {"next_exchange": self.next_exchange}
         for model, tensors in enumerate(self.parameters()):
             arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
+        if self.own is not None:
+            arrays |= {f"own.{name}": tensor.numpy() for name, tensor in self.own.state().items()}
         return arrays, values
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
@@ -79,9 +85,9 @@ class FusedSimulation:
         self.client_state = unflatten(self.client_state, arrays, values, "client.")
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
         for model in range(len(self.fleet.catalogue)):
-            prefix = f"model.{model}."
-            state = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-            self.compute.load_state(model, {name: torch.from_numpy(array) for name, array in state.items()})
+            self.compute.load_state(model, _tensors(arrays, f"model.{model}."))
+        if self.own is not None:
+            self.own.load_state(_tensors(arrays, "own."))
         self.next_exchange = int(values["next_exchange"])
 
     def exchanges(self) -> Iterator[Exchange]:
@@ -97,6 +103,8 @@ class FusedSimulation:
         server, grants = self.server.grant(self.server_state, requests, draws)
         clients, plan = self.clients.plan(clients, grants)
         weights = expected_weights(policy, clients, server)
+        if self.own is not None:
+            self.own.start(grants.sent[:, self.own.model])
 
         # Update weights are part of the plan, so fine-tuning need not wait for the losses.
         observed = policy.observed(plan)
@@ -109,6 +117,7 @@ class FusedSimulation:
             adaptation=self._adaptation(exchange),
             pooling=policy.pooling,
             late=self.clients.late(clients, plan),
+            own=self.own,
         )
         window = tuning_window_of(local, schedule, exchange)
         update = None
@@ -141,6 +150,8 @@ class FusedSimulation:
         )
         if updates is not None:
             self.compute.apply(updates, step)
+        if self.own is not None and window is not None and local is not None:
+            self.own.train(window, plan.held[:, self.own.model], local)
         self.client_state, self.server_state, self.next_exchange = clients, server, exchange + 1
         return record
 
@@ -166,3 +177,9 @@ class FusedSimulation:
     def _adaptation(self, exchange: int) -> Adaptation | None:
         local, past = self.policy.local, adaptation_window_of(self.policy.local, self.fleet.schedule, exchange)
         return Adaptation(past, local.adaptation_rate) if past is not None and isinstance(local, Adapted) else None
+
+
+def _tensors(arrays: dict[str, AnyArray], prefix: str) -> Tensors:
+    """The arrays whose names start with a prefix, as tensors."""
+    some = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return {name: torch.from_numpy(array) for name, array in some.items()}

@@ -148,6 +148,7 @@ class LoopbackSimulation:
             ]
         )
         totals = self._updates(exchange, plans, reports)
+        self._train_own_copies(exchange)
         server, step = self.server.absorb(server, reports, self._norms(totals))
         for model, total in totals.items():
             for name, part in total.items():
@@ -176,15 +177,30 @@ class LoopbackSimulation:
         if window is None or self.policy.local is None:
             return totals
         for index, client in enumerate(self.clients):
-            models = np.flatnonzero(reports.updated[index]).tolist()
-            for model, update in client.fine_tune(plans[index], models, window, self.policy.local).items():
+            plan = plans[index]
+            weights = {model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[index])}
+            updates = client.fine_tune(weights, window, self.policy.local, plan.prediction_weights[0])
+            for model, update in updates.items():
                 if not is_finite(update.values()):
-                    weight = float(plans[index].update_weight[0, model])
-                    raise not_finite_update(self.names[model], index, weight, window.stop)
+                    raise not_finite_update(self.names[model], index, weights[model], window.stop)
                 total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in update.items()})
                 for name, part in update.items():
                     total[name] += part
         return totals
+
+    def _train_own_copies(self, exchange: int) -> None:
+        """Each client's fine-tuning of its own copy, which stays with the client."""
+        model, local = self.policy.own_model, self.policy.local
+        window = tuning_window_of(local, self.fleet.schedule, exchange)
+        if model is None or window is None or local is None:
+            return
+        for index, client in enumerate(self.clients):
+            if model in client.store:
+                update = client.fine_tune({model: 1.0}, window, local, np.zeros(len(self.names)))[model]
+                if not is_finite(update.values()):
+                    raise not_finite_update(self.names[model], index, 1.0, window.stop)
+                moved = {name: client.store[model][name] + part for name, part in update.items()}
+                client.store[model] = client.store[model] | moved
 
     def _evaluation(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
         targets = self.stream.y[:, span[0] : span[1]]

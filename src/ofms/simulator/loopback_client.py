@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -114,17 +114,17 @@ class LoopbackClient:
         return Samples.of(exchange, outputs[None], self.y[None, first:stop].numpy())
 
     @_timed
-    def fine_tune(self, plan: Plan, models: Sequence[int], window: Window, local: LocalUpdate) -> dict[int, Tensors]:
-        """The weighted updates of models, to upload."""
+    def fine_tune(
+        self, weights: Mapping[int, float], window: Window, local: LocalUpdate, prediction_weights: Floats
+    ) -> dict[int, Tensors]:
+        """The updates of models by the `weights` of their updates; [K] `prediction_weights` are those of the pool."""
         x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
         residuals = None
-        if models and tunes_pool(local):
-            residuals = self.networks.residuals(self.store, x, y, plan.prediction_weights[0])
+        if weights and tunes_pool(local):
+            residuals = self.networks.residuals(self.store, x, y, prediction_weights)
         return {
-            model: self.networks.update(
-                model, self.store[model], x, y, window.weights, float(plan.update_weight[0, model]), local, residuals
-            )
-            for model in models
+            model: self.networks.update(model, self.store[model], x, y, window.weights, weight, local, residuals)
+            for model, weight in weights.items()
         }
 
     def _adapted(self, model: int, tensors: Tensors, exchange: int) -> Tensors:

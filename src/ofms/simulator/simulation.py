@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from ofms.compute.factory import make_compute
+from ofms.compute.own_copies import OwnCopies
 from ofms.compute.protocol import Tensors
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
@@ -70,4 +71,7 @@ def make_simulation(
     # The same choices with the initial dictionary show the gain of fine-tuning.
     tuned = policy.local is not None and policy.local.rate > 0
     frozen = make() if hindsight and tuned else None
-    return FusedSimulation(policy, fleet, make(), stream.y, frozen=frozen, seed=seed, hindsight=hindsight)
+    own = None
+    if policy.own_model is not None and tuned:
+        own = OwnCopies(dictionary, stream, policy.own_model, dtype=dtype, device=device)
+    return FusedSimulation(policy, fleet, make(), stream.y, frozen=frozen, own=own, seed=seed, hindsight=hindsight)
