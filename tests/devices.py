@@ -67,7 +67,13 @@ def coordinator_of_one() -> tuple[Coordinator, int, AnyArray, AnyArray]:
     budget = 3 * int(dictionary.catalogue().storage.max())
     settings = {"learning_rate": 0.5, "fine_tuning_rate": 0.05}
     coordinator = Coordinator(
-        dictionary, budgets=np.array([budget]), bandwidth=2 * budget, rounds=8, interval=2, settings=settings
+        dictionary,
+        budgets=np.array([budget]),
+        bandwidth=2 * budget,
+        rounds=8,
+        interval=2,
+        policy="ofms-ft",
+        settings=settings,
     )
     return coordinator, budget, stream.x[0], stream.y[0]
 

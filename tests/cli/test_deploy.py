@@ -63,7 +63,8 @@ def test_a_faulty_command_is_refused_in_one_line(
 
 def test_keys_makes_adds_and_revokes(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "new")
-    assert run("deploy", "keys", folder, "--server", "here:9092", "--models", str(models)) == 0
+    policy = ["--policy", "ofms-ft", "--rounds", "1000"]
+    assert run("deploy", "keys", folder, "--server", "here:9092", "--models", str(models), *policy) == 0
     assert run("deploy", "keys", folder, "--device", "a=5", "--device", "b=64KiB") == 0
     assert run("deploy", "keys", folder, "--revoke", "a") == 0
     printed = capsys.readouterr().out

@@ -45,7 +45,7 @@ def classification_coordinator(architecture: str, options: dict[str, Any], held:
     modules = {name: build_module(*each) for name, each in architectures.items()}
     dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
     budget = held * int(dictionary.catalogue().storage.max())
-    return Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10), budget
+    return Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10, policy="ofms-ft"), budget
 
 
 def join_and_grant(device: Device, coordinator: Coordinator) -> None:
