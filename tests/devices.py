@@ -47,13 +47,15 @@ def open_devices(folder: Path, dictionary: Dictionary) -> list[Device]:
     ]
 
 
-def coordinator_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: Any) -> Coordinator:
+def coordinator_for(
+    dictionary: Dictionary, policy: str, interval: int = 1, rounds: int | None = ROUNDS, **settings: Any
+) -> Coordinator:
     budgets = budgets_for(dictionary)
     return Coordinator(
         dictionary,
         budgets=budgets,
         bandwidth=int(budgets.sum()) // 2,
-        rounds=ROUNDS,
+        rounds=rounds,
         interval=interval,
         policy=policy,
         settings=SETTINGS[policy] | settings,
@@ -79,8 +81,8 @@ def coordinator_of_one() -> tuple[Coordinator, int, AnyArray, AnyArray]:
 
 
 def label_samples(device: Device, x: AnyArray, y: AnyArray, steps: Iterable[int]) -> None:
-    """Predict samples of a device's stream, each with its label at once."""
-    for step in steps:
+    """Predict samples of a device's stream, each with its label at once; after the last, the stream starts again."""
+    for step in (step % len(x) for step in steps):
         device.feedback(device.predict(x[step]).id, float(y[step]))
 
 

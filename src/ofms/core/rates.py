@@ -35,19 +35,17 @@ def resolve_rate(
     ofms.core.errors.InvalidInput: learning_rate = tuned: it depends on the horizon T; give rounds, or a rate as a \
 number, or use a policy that needs no horizon
     """
-    rate: float | None = None
-    if isinstance(value, str):
-        if value == "tuned" and tuned is not None:
-            require_horizon(field, value, rounds)
-            return tuned() if callable(tuned) else tuned
-        over_root = _OVER_ROOT.fullmatch(value.strip())
-        try:
-            numerator = float(over_root["numerator"] if over_root else value)
-            rate = numerator / math.sqrt(require_horizon(field, value, rounds)) if over_root else numerator
-        except ValueError:
-            rate = None
-    else:
-        rate = float(value)
+    if value == "tuned" and tuned is not None:
+        require_horizon(field, value, rounds)
+        return tuned() if callable(tuned) else tuned
+    over_root = _OVER_ROOT.fullmatch(value.strip()) if isinstance(value, str) else None
+    rate: float | None
+    try:
+        rate = float(over_root["numerator"] if over_root else value)
+    except ValueError:
+        rate = None
+    if over_root and rate is not None:
+        rate /= math.sqrt(require_horizon(field, value, rounds))
     if rate is None or not math.isfinite(rate) or rate < 0:
         forms = "a number ≥ 0 or one over √T as in '10/sqrt(T)'" + (", or 'tuned'" if tuned is not None else "")
         raise InvalidInput(field, value, f"give {forms}")
