@@ -100,8 +100,9 @@ def make_deployment(
 
 def _require_policy(config: ServerConfig, catalogue: Catalogue, trust: Trust) -> None:
     """Reject a policy that cannot be built, for example without a horizon; a device with all models stands for all."""
-    budget = catalogue.storage.sum(keepdims=True)
-    fleet = Fleet(catalogue, budget, int(catalogue.upload.sum()), Schedule(config.rounds, config.interval))
+    # Policies may hold or send two copies of a model.
+    budget, bandwidth = 2 * catalogue.storage.sum(keepdims=True), 2 * int(catalogue.upload.sum())
+    fleet = Fleet(catalogue, budget, bandwidth, Schedule(config.rounds, config.interval))
     build_policy(config.policy, config.policy_settings(trust), fleet, trust)
 
 
