@@ -18,7 +18,6 @@ from pathlib import Path
 
 import ofms
 from networks import MNIST
-from ofms.coordinator.deployment import ServerConfig, write_config
 from ofms.coordinator.keys import add_device, make_deployment
 from ofms.drawing.tables import format_table
 from ofms.flower.demo import start_node
@@ -74,12 +73,14 @@ def main() -> int:
         folder = Path(name)
         fleet, address = folder / "fleet", f"127.0.0.1:{free_port()}"
         dictionary.write(folder / "models")
-        make_deployment(fleet, address, folder / "models", interval=INTERVAL, rounds=EXCHANGES * INTERVAL)
-        settings = {"learning_rate": 0.5, "fine_tuning_rate": 1e-4}
-        rounds = EXCHANGES * INTERVAL
-        models = str(folder / "models")
-        write_config(
-            fleet, ServerConfig(address=address, models=models, rounds=rounds, interval=INTERVAL, settings=settings)
+        make_deployment(
+            fleet,
+            address,
+            folder / "models",
+            policy="ofms-ft",
+            settings={"learning_rate": 0.5, "fine_tuning_rate": 1e-4},
+            interval=INTERVAL,
+            rounds=EXCHANGES * INTERVAL,
         )
         for client in range(CLIENTS):
             add_device(fleet, f"device-{client}", "5", address)

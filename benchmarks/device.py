@@ -32,7 +32,7 @@ def main() -> int:
     modules = {name: build_module(*each).eval() for name, each in architectures.items()}
     dictionary = ofms.Dictionary.from_modules(modules, task="classification", architectures=architectures)
     budget = 2 * int(dictionary.catalogue().storage.max())
-    coordinator = Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10**6)
+    coordinator = Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10**6, policy="ofms-ft")
     images = np.random.default_rng(0).random((PREDICTIONS, 1, 28, 28), dtype=np.float32)
     inputs = torch.from_numpy(images)
     bare, own = [], []

@@ -159,7 +159,7 @@ def play_round(message: Message, context: Context) -> Message:
     window = tuning_window_of(here.policy.local, here.fleet.schedule, grants.exchange)
     updates = {}
     if window is not None and here.policy.local is not None:
-        weights = {model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[0])}
+        weights = {model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[0]).tolist()}
         updates = client.fine_tune(weights, window, here.policy.local, plan.prediction_weights[0])
     score = results.client_scores()[0]
     requests = client.request(Draws(SEED, grants.exchange + 1))

@@ -45,6 +45,7 @@ def main() -> None:
     dictionary = ofms.Dictionary.from_modules(networks, task="regression")
     # Squared errors are a few hundredths: clients can learn much faster than the tuned rate, meant for losses up to 1.
     result = ofms.simulate(
+        policy="ofms-ft",
         models=dictionary,
         stream=rooms(clients=8, rounds=300),
         preset="theory",

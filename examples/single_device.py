@@ -51,6 +51,7 @@ def main() -> None:
         bandwidth=budget,
         rounds=ROUNDS,
         interval=SAMPLES_AN_EXCHANGE,
+        policy="ofms-ft",
         settings=settings,
     )
     random = np.random.default_rng(0)

@@ -21,9 +21,16 @@ def make_fleet(folder: Path, **changes: Any) -> Path:
     """A deployment of the regression problem in which every device uploads."""
     dictionary, _ = problem()
     dictionary.write(folder / "models")
-    make_deployment(folder, "127.0.0.1:9092", folder / "models")
+    make_deployment(folder, "127.0.0.1:9092", folder / "models", policy="ofms-ft", rounds=12)
     config = ServerConfig(
-        address="127.0.0.1:9092", models="models", rounds=12, interval=2, bandwidth="200%", seed=5, settings=SETTINGS
+        address="127.0.0.1:9092",
+        models="models",
+        policy="ofms-ft",
+        rounds=12,
+        interval=2,
+        bandwidth="200%",
+        seed=5,
+        settings=SETTINGS,
     )
     write_config(folder, msgspec.structs.replace(config, **changes))
     for client, budget in enumerate(budgets_for(dictionary).tolist()):

@@ -47,13 +47,15 @@ def open_devices(folder: Path, dictionary: Dictionary) -> list[Device]:
     ]
 
 
-def coordinator_for(dictionary: Dictionary, policy: str, interval: int = 1, **settings: Any) -> Coordinator:
+def coordinator_for(
+    dictionary: Dictionary, policy: str, interval: int = 1, rounds: int | None = ROUNDS, **settings: Any
+) -> Coordinator:
     budgets = budgets_for(dictionary)
     return Coordinator(
         dictionary,
         budgets=budgets,
         bandwidth=int(budgets.sum()) // 2,
-        rounds=ROUNDS,
+        rounds=rounds,
         interval=interval,
         policy=policy,
         settings=SETTINGS[policy] | settings,
@@ -67,14 +69,20 @@ def coordinator_of_one() -> tuple[Coordinator, int, AnyArray, AnyArray]:
     budget = 3 * int(dictionary.catalogue().storage.max())
     settings = {"learning_rate": 0.5, "fine_tuning_rate": 0.05}
     coordinator = Coordinator(
-        dictionary, budgets=np.array([budget]), bandwidth=2 * budget, rounds=8, interval=2, settings=settings
+        dictionary,
+        budgets=np.array([budget]),
+        bandwidth=2 * budget,
+        rounds=8,
+        interval=2,
+        policy="ofms-ft",
+        settings=settings,
     )
     return coordinator, budget, stream.x[0], stream.y[0]
 
 
 def label_samples(device: Device, x: AnyArray, y: AnyArray, steps: Iterable[int]) -> None:
-    """Predict samples of a device's stream, each with its label at once."""
-    for step in steps:
+    """Predict samples of a device's stream, each with its label at once; after the last, the stream starts again."""
+    for step in (step % len(x) for step in steps):
         device.feedback(device.predict(x[step]).id, float(y[step]))
 
 

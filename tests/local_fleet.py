@@ -20,10 +20,9 @@ class LocalFleet:
         self.dictionary, self.stream = problem()
         self.budgets = budgets_for(self.dictionary)
         bandwidth = 2 * int(self.budgets.sum())
-        options: dict[str, Any] = {"interval": INTERVAL, "settings": SETTINGS, "seed": SEED} | given
-        self.coordinator = Coordinator(
-            self.dictionary, budgets=self.budgets, bandwidth=bandwidth, rounds=ROUNDS, **options
-        )
+        options: dict[str, Any] = {"rounds": ROUNDS, "interval": INTERVAL, "settings": SETTINGS, "seed": SEED} | given
+        options = {"policy": "ofms-ft"} | options
+        self.coordinator = Coordinator(self.dictionary, budgets=self.budgets, bandwidth=bandwidth, **options)
         self.devices = open_devices(folder, self.dictionary)
         for client, device in enumerate(self.devices):
             device.receive(self.coordinator.welcome(client))

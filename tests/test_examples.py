@@ -43,7 +43,8 @@ def test_own_models_and_data_with_the_command(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("models", "pumps.csv", "__pycache__")
     shutil.copytree(EXAMPLES / "own_data", folder, ignore=ignored)
     run("make_files.py", folder=folder)
-    expected = run("-m", "ofms", "run", "experiment.toml", "--out", "first", folder=folder).splitlines()[:5]
+    command = ("-m", "ofms", "run", "--policy", "ofms-ft")
+    expected = run(*command, "experiment.toml", "--out", "first", folder=folder).splitlines()[:5]
     assert "ofms-ft" in expected[2]
 
     compared = run("-m", "ofms", "compare", "experiment.toml", "--policy", "ofms-ft", "--policy", "mab", folder=folder)
@@ -60,14 +61,14 @@ def test_own_models_and_data_with_the_command(tmp_path: Path) -> None:
         text.partition("[stream]")[0] + '[stream]\nfile = "pumps.npz"\ntask = "regression"\n'
     )
     for source in ("parquet.toml", "npz.toml", "first/config.toml"):
-        printed = run("-m", "ofms", "run", source, "--out", Path(source).stem, folder=folder)
+        printed = run(*command, source, "--out", Path(source).stem, folder=folder)
         assert printed.splitlines()[:5] == expected, source
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     printed = run("-m", "ofms", "run", folder / "first" / "config.toml", "--out", "again", folder=elsewhere)
     assert printed.splitlines()[:5] == expected, "a run's configuration repeats it from any folder"
-    printed = run("-m", "ofms", "run", folder / "experiment.toml", "--out", "third", folder=elsewhere)
+    printed = run(*command, folder / "experiment.toml", "--out", "third", folder=elsewhere)
     assert printed.splitlines()[:5] == expected, "so does the experiment"
 
 

@@ -11,6 +11,8 @@ from tests.cli.commands import assert_refused, run
 from tests.deployments import make_fleet
 from tests.devices import problem
 
+NEW = ["keys", "FOLDER", "--server", "here:1", "--models", "MODELS"]
+
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
@@ -31,6 +33,11 @@ def models(tmp_path: Path) -> Path:
         (["keys", "FLEET", "--device", "a=poem"], "budget = poem"),
         (["keys", "FLEET", "--device", "a=1B"], "two largest models together"),
         (["keys", "FOLDER", "--server", "here:1", "--models", "MODELS", "--interval", "0"], "interval = 0"),
+        ([*NEW, "--rounds", "0"], "rounds = 0: give at least 1, or leave it out"),
+        ([*NEW, "--policy", "ofms-ft"], "learning_rate = tuned: it depends on the horizon T; give rounds"),
+        ([*NEW, "--policy", "mab", "--set", "learning_rate=1/sqrt(T)"], "learning_rate = 1/sqrt(T): it depends on"),
+        ([*NEW, "--policy", "mab", "--set", "colour=1", "--rounds", "9"], "settings = colour: mab has"),
+        ([*NEW, "--policy", "poem"], "policy = poem: use one of"),
         (["keys", "FOLDER", "--server", "hüben:1", "--models", "MODELS"], "write it in ASCII"),
         (["keys", "FLEET", "--device", "../a=5"], "device = ../a"),
         (["keys", "FLEET", "--device", "device-0=5"], "this name already exists"),
@@ -63,7 +70,8 @@ def test_a_faulty_command_is_refused_in_one_line(
 
 def test_keys_makes_adds_and_revokes(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "new")
-    assert run("deploy", "keys", folder, "--server", "here:9092", "--models", str(models)) == 0
+    policy = ["--policy", "ofms-ft", "--rounds", "1000"]
+    assert run("deploy", "keys", folder, "--server", "here:9092", "--models", str(models), *policy) == 0
     assert run("deploy", "keys", folder, "--device", "a=5", "--device", "b=64KiB") == 0
     assert run("deploy", "keys", folder, "--revoke", "a") == 0
     printed = capsys.readouterr().out
@@ -73,3 +81,17 @@ def test_keys_makes_adds_and_revokes(models: Path, tmp_path: Path, capsys: pytes
     assert run("deploy", "freeze", folder) == 0
     (command,) = (tmp_path / "new" / "commands").iterdir()
     assert json.loads(command.read_text()) == {"do": "freeze", "to": None}
+
+
+def test_a_deployment_without_a_horizon(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new"
+    policy = ["--policy", "mab", "--set", "learning_rate=0.1"]
+    assert run("deploy", "keys", folder, "--server", "127.0.0.1:9092", "--models", models, *policy) == 0
+    assert run("deploy", "keys", folder, "--device", "a=5") == 0
+    assert "change" not in capsys.readouterr().out, "the server would start"
+    server = folder / "server.toml"
+    server.write_text(server.read_text().replace("learning_rate = 0.1", 'learning_rate = "tuned"'))
+    assert run("deploy", "keys", folder, "--device", "b=5") == 0
+    refused = "learning_rate = tuned: it depends on the horizon T; give rounds"
+    assert f"change {server}: {refused}" in capsys.readouterr().out
+    assert_refused(capsys, run("deploy", "server", folder), refused)

@@ -85,7 +85,10 @@ BAD_DICTIONARIES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 BAD_ARGUMENTS = {
     "budget under (a2)": (("--budget", "1.2"), "budget = "),
-    "bandwidth too small": (("--bandwidth", "1kB"), "bandwidth = 1000 bytes: a client may have to upload"),
+    "bandwidth too small": (
+        ("--policy", "ofms-ft", "--bandwidth", "1kB"),
+        "bandwidth = 1000 bytes: a client may have to upload",
+    ),
     "unknown experiment": (("nowhere",), "experiment = nowhere: use one of air, cifar10, digits"),
     "unknown policy": (("--policy", "oracle"), "policy = oracle: use one of ofms-ft"),
     "unknown preset": (("--preset", "fancy"), "preset = fancy"),
@@ -96,8 +99,14 @@ BAD_ARGUMENTS = {
     "no such models": (("--models", "nowhere"), "nowhere: it has no readable dictionary"),
     "unknown option": (("--colour", "red"), "No such option"),
     "no workers": (("--workers", "0"), "0 is not in the range"),
-    "unknown bound": (("--set", "loss_bound=soft"), "loss_bound = soft: use one of clip, saturate, raw"),
-    "no rate": (("--preset", "published", "--set", "learning_rate=nan"), "learning_rate = nan"),
+    "unknown bound": (
+        ("--policy", "ofms-ft", "--set", "loss_bound=soft"),
+        "loss_bound = soft: use one of clip, saturate, raw",
+    ),
+    "no rate": (
+        ("--policy", "ofms-ft", "--preset", "published", "--set", "learning_rate=nan"),
+        "learning_rate = nan",
+    ),
     "no window": (("--policy", "fed-omd", "--set", "window=0"), "window = 0"),
     "not a setting": (("--set", "policy=mab"), "policy is not a setting; use the option --policy"),
     "too many samples": (("--rounds", "1000000000000"), "clients × rounds"),

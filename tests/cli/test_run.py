@@ -19,8 +19,8 @@ def test_a_run_prints_a_table_and_json_and_leaves_a_folder(
 ) -> None:
     out = tmp_path / "run"
     status = run(
-        "run", "digits", "--models", models, *QUICK, "--preset", "theory", "--seed", "3", "--set", "interval=5",
-        "--out", out, "--json",
+        "run", "digits", "--policy", "ofms-ft", "--models", models, *QUICK, "--preset", "theory", "--seed", "3",
+        "--set", "interval=5", "--out", out, "--json",
     )  # fmt: skip
     printed = capsys.readouterr().out
     assert status == 0
@@ -71,7 +71,7 @@ def test_the_digits_dictionary_is_trained_once(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    assert run("run", "--rounds", "60", "--clients", "20", "--json") == 0
+    assert run("run", "--policy", "ofms-ft", "--rounds", "60", "--clients", "20", "--json") == 0
     record = printed_record(capsys)
     assert record["random_model"] < record["mean"] < record["best_in_hindsight"]
     (kept,) = (tmp_path / "cache" / "ofms" / "models").iterdir()
@@ -100,7 +100,7 @@ def test_fine_tuning_that_diverges_ends_in_one_line(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("--set", "fine_tuning_rate=1e38", "--set", "warm_up=0", "--out", tmp_path / "run")
-    assert run("run", "--models", models, *QUICK, *arguments) == 1
+    assert run("run", "--policy", "ofms-ft", "--models", models, *QUICK, *arguments) == 1
     error = capsys.readouterr().err
     assert error.startswith("ofms: ")
     assert "net" in error

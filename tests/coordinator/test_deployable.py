@@ -24,7 +24,7 @@ def test_another_dtype_than_float32_is_refused(dtype: torch.dtype, tmp_path: Pat
     dictionary.write(tmp_path / "models")
     message = rf"net2: 0\.(weight|bias) = {dtype}: devices compute in float32"
     with pytest.raises(ofms.InvalidInput, match=message):
-        Coordinator(dictionary, budgets=np.array([10_000]), bandwidth=10_000, rounds=10)
+        Coordinator(dictionary, budgets=np.array([10_000]), bandwidth=10_000)
     with pytest.raises(ofms.InvalidInput, match=message):
         make_deployment(tmp_path / "fleet", "here:9092", tmp_path / "models")
     assert not (tmp_path / "fleet").exists()

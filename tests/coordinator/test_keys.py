@@ -32,7 +32,7 @@ def models(tmp_path: Path) -> Path:
 
 def test_the_servers_certificate_is_valid_for_its_names(models: Path, tmp_path: Path) -> None:
     folder = tmp_path / "fleet"
-    make_deployment(folder, "fleet.example.com:9092", models, hosts=["10.1.2.3"])
+    make_deployment(folder, "fleet.example.com:9092", models, policy="ofms-ft", rounds=100, hosts=["10.1.2.3"])
     authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
     certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
     for name in (x509.DNSName("fleet.example.com"), x509.DNSName("localhost")):
@@ -78,7 +78,7 @@ def test_a_deployment_of_ones_own_networks_names_their_package(tmp_path: Path, m
         make_deployment(tmp_path / "fleet", "127.0.0.1:9092", models)
     assert "fleet_networks" not in sys.modules
     assert not (tmp_path / "fleet").exists(), "nothing half-written"
-    make_deployment(tmp_path / "fleet", "127.0.0.1:9092", models, trust=["fleet_networks"])
+    make_deployment(tmp_path / "fleet", "127.0.0.1:9092", models, policy="mab", rounds=100, trust=["fleet_networks"])
     add_device(tmp_path / "fleet", "device-0", "3", "127.0.0.1:9092")
     assert len(Deployment(tmp_path / "fleet").coordinator().tensors) == 3
     del sys.modules["fleet_networks"]

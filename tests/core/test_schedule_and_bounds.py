@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -20,6 +21,21 @@ def test_exchanges_cover_every_round_once(rounds: int, interval: int) -> None:
     schedule = Schedule(rounds, interval)
     covered = [step for exchange in range(schedule.exchanges) for step in range(*schedule.span(exchange))]
     assert covered == list(range(rounds))
+    assert [schedule.includes(exchange) for exchange in (0, schedule.exchanges - 1, schedule.exchanges)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+@given(st.integers(0, 10**12), st.integers(1, 40))
+def test_without_a_horizon_every_exchange_has_all_of_its_rounds(exchange: int, interval: int) -> None:
+    schedule = Schedule(None, interval)
+    assert schedule.includes(exchange)
+    assert schedule.span(exchange) == (exchange * interval, (exchange + 1) * interval)
+    assert schedule.span(exchange) == Schedule((exchange + 1) * interval, interval).span(exchange)
+    with pytest.raises(InvalidInput, match="rounds = None: the horizon T is needed here; give it"):
+        _ = schedule.exchanges
 
 
 @given(st.integers(0, 100), st.integers(1, 10), st.integers(1, 60), st.integers(0, 60))
@@ -63,3 +79,20 @@ def test_the_tuned_fine_tuning_rate_is_the_papers() -> None:
 def test_an_invalid_rate_is_refused(value: float | str) -> None:
     with pytest.raises(InvalidInput, match="learning_rate"):
         resolve_rate("learning_rate", value, rounds=200, tuned=0.1)
+
+
+@pytest.mark.parametrize("value", ["tuned", "10/sqrt(T)"])
+def test_a_rate_that_depends_on_the_horizon_is_refused_without_one(value: str) -> None:
+    def tuned() -> float:
+        raise AssertionError("a tuned rate is computed only if it is used")
+
+    message = (
+        f"fine_tuning_rate = {value}: it depends on the horizon T; "
+        "give rounds, or a rate as a number, or use a policy that needs no horizon"
+    )
+    with pytest.raises(InvalidInput, match=f"^{re.escape(message)}$"):
+        resolve_rate("fine_tuning_rate", value, rounds=None, tuned=tuned)
+    assert resolve_rate("fine_tuning_rate", 0.3, rounds=None, tuned=tuned) == 0.3
+    assert resolve_rate("fine_tuning_rate", "0.3", rounds=None, tuned=tuned) == 0.3
+    with pytest.raises(InvalidInput, match=r"fine_tuning_rate = poem: give a number"):
+        resolve_rate("fine_tuning_rate", "poem", rounds=None, tuned=tuned)

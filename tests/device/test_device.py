@@ -45,7 +45,7 @@ def classification_coordinator(architecture: str, options: dict[str, Any], held:
     modules = {name: build_module(*each) for name, each in architectures.items()}
     dictionary = Dictionary.from_modules(modules, task="classification", architectures=architectures)
     budget = held * int(dictionary.catalogue().storage.max())
-    return Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10), budget
+    return Coordinator(dictionary, budgets=np.array([budget]), bandwidth=budget, rounds=10, policy="ofms-ft"), budget
 
 
 def join_and_grant(device: Device, coordinator: Coordinator) -> None:
@@ -66,18 +66,26 @@ def record_evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return evaluated
 
 
-@pytest.mark.parametrize("reopened", [False, True], ids=["kept open", "reopened"])
-@pytest.mark.parametrize("interval", [1, 4])
+@pytest.mark.parametrize(
+    ("interval", "reopened", "rounds"),
+    [(1, False, ROUNDS), (4, False, ROUNDS), (1, True, ROUNDS), (4, True, ROUNDS), (4, False, None)],
+    ids=["1-kept open", "4-kept open", "1-reopened", "4-reopened", "4-without a horizon"],
+)
 @pytest.mark.parametrize("policy", list(MODULES))
-def test_devices_agree_with_the_simulator(policy: str, interval: int, reopened: bool, tmp_path: Path) -> None:
-    """With the same seed and stream, held sets and predictions equal the loopback's, parameters to 1e-5."""
+def test_devices_agree_with_the_simulator(
+    policy: str, interval: int, reopened: bool, rounds: int | None, tmp_path: Path
+) -> None:
+    """With the same seed and stream, held sets and predictions equal the loopback's, parameters to 1e-5.
+
+    Rates are given as numbers, so that a fleet without a horizon agrees as well.
+    """
     dictionary, stream = problem()
     budgets = budgets_for(dictionary)
     fleet = Fleet(dictionary.catalogue(), budgets, int(budgets.sum()) // 2, Schedule(ROUNDS, interval))
     loopback = LoopbackSimulation(
         policy_of(policy, fleet, **SETTINGS[policy]), fleet, dictionary, stream, seed=5, hindsight=False
     )
-    coordinator = coordinator_for(dictionary, policy, interval)
+    coordinator = coordinator_for(dictionary, policy, interval, rounds)
     devices = open_devices(tmp_path, dictionary)
     for client, device in enumerate(devices):
         device.receive(coordinator.welcome(client))

@@ -83,10 +83,11 @@ class Deployed:
         self.fleet = folder / "fleet"
         self.dictionary.write(self.fleet / "models")
         address = f"127.0.0.1:{free_port()}"
-        make_deployment(self.fleet, address, self.fleet / "models")
+        make_deployment(self.fleet, address, self.fleet / "models", policy="ofms-ft", rounds=exchanges * INTERVAL)
         config = ServerConfig(
             address=address,
             models="models",
+            policy="ofms-ft",
             rounds=exchanges * INTERVAL,
             interval=INTERVAL,
             bandwidth="60%",

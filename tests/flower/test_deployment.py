@@ -115,6 +115,26 @@ def test_killed_processes_restart_without_changing_the_result(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_a_fleet_without_a_horizon_is_stopped_and_resumes(tmp_path: Path) -> None:
+    """It agrees with the simulator as long as the devices have samples; then it waits for more."""
+    with Deployed(tmp_path, clients=2, exchanges=4, rounds=None) as deployed:
+        for client in range(2):
+            deployed.start_node(client)
+            deployed.start_player(client)
+        deployed.wait(lambda: "exchange 1: 2 of 2 devices" in deployed.events())
+        deployed.server.__exit__(None, None, None)
+        assert "the server has reached its horizon" not in deployed.events()
+        deployed.server = deployed.start_server()
+        deployed.wait(lambda: "exchange 3: 2 of 2 devices" in deployed.events())
+        deployed.assert_simulated([0, 1])
+        status = read_status(deployed.fleet)
+        assert (status["exchange"], status["exchanges"], status["finished"]) == (4, None, False)
+        assert deployed.ended is None
+    assert "the server resumes at exchange" in deployed.events()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_faulty_updates_over_the_network_are_refused_and_the_run_continues(tmp_path: Path) -> None:
     """NaN, a wrong shape, a stale version, an unknown model, a large norm; last, an answer sent before."""
     kinds = ["not finite", "a wrong shape", "a stale version", "an unknown model", "too large"]

@@ -13,6 +13,7 @@ import pytest
 
 from ofms.core.errors import InvalidInput
 from ofms.plugins import Trust
+from ofms.policies import DEFAULT
 from ofms.runs.config import Experiment, RunConfig, available, load_experiment, load_preset, load_run
 from ofms.runs.resolution import change, resolve
 
@@ -42,19 +43,21 @@ def experiment_file(folder: Path, text: str = "") -> str:
 
 
 def test_later_layers_override_earlier_ones() -> None:
-    plain = resolve(experiment(), "x", task="regression")
+    plain = resolve(experiment(), "x", task="regression", policy="ofms-ft")
     assert plain.settings["window"] == 51, "from the preset, for the task"
     assert plain.settings["importance_cap"] == 20
     own = experiment(policies={"ofms-ft": {"window": 7}, "rms-ft": {"window": 8}})
-    assert resolve(own, "x", task="regression").settings["window"] == 7
+    assert resolve(own, "x", task="regression", policy="ofms-ft").settings["window"] == 7
     assert resolve(own, "x", task="regression", policy="rms-ft").settings["window"] == 8
     assert resolve(own, "x", task="regression", policy="fed-omd").settings["window"] == 51
-    assert resolve(own, "x", task="regression", given={"window": 3}).settings["window"] == 3
+    given: dict[str, object] = {"window": 3}
+    assert resolve(own, "x", task="regression", policy="ofms-ft", given=given).settings["window"] == 3
     for nothing in ("none", None):
-        changed = resolve(own, "x", task="regression", given={"importance_cap": nothing, "window": None})
+        given = {"importance_cap": nothing, "window": None}
+        changed = resolve(own, "x", task="regression", policy="ofms-ft", given=given)
         assert changed.policy_settings().importance_cap is None
         assert changed.settings["window"] == 7, "None counts as not given"
-    theory = resolve(experiment(), "x", task="classification", given={"preset": "theory"})
+    theory = resolve(experiment(), "x", task="classification", policy="ofms-ft", given={"preset": "theory"})
     assert theory.policy_settings().loss_bound == "saturate"
     assert theory.policy_settings().learning_rate == "tuned"
 
@@ -103,7 +106,7 @@ def test_tables_of_other_policies_are_checked_without_importing_them(
 ) -> None:
     write_module("own_policy", OWN_POLICY)
     name = experiment_file(tmp_path, '[policies."own_policy:algorithm"]\nno_such_setting = 1\n')
-    assert resolve(load_experiment(name), name, task="classification").policy == "ofms-ft"
+    assert resolve(load_experiment(name), name, task="classification").policy == DEFAULT
     assert "own_policy" not in sys.modules
 
 
@@ -189,7 +192,8 @@ def written(config: RunConfig, folder: Path) -> str:
 
 
 def test_a_written_configuration_is_read_back(tmp_path: Path) -> None:
-    config = resolve(experiment(), "x", task="regression", given={"seed": 4, "learning_rate": 0.25})
+    given = {"seed": 4, "learning_rate": 0.25}
+    config = resolve(experiment(), "x", task="regression", policy="ofms-ft", given=given)
     again = load_run(written(config, tmp_path))
     assert again == config
     assert change(again, {}) == config
@@ -255,7 +259,8 @@ def test_the_format_of_a_run_has_a_version(tmp_path: Path) -> None:
     first = load_run(str(path))
     assert first is not None
     given = {"preset": "theory", "interval": 3, "budget": "3:60%,5:40%"}
-    assert change(first, {}) == resolve(load_experiment("digits"), "digits", task="classification", given=given)
+    digits = load_experiment("digits")
+    assert change(first, {}) == resolve(digits, "digits", task="classification", policy="ofms-ft", given=given)
     assert first.to_toml().startswith('format = "ofms-run/2"\n')
     path.write_text(f'format = "ofms-run/3"\n{FIRST_FORMAT}')
     with pytest.raises(InvalidInput, match=r"format = ofms-run/3: .*config\.toml: this version reads up to ofms-run/2"):

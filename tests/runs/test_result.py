@@ -24,7 +24,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Result:
     dictionary, stream = regression_problem(clients=6, rounds=20)
     folder = tmp_path_factory.mktemp("runs") / "run"
     options: dict[str, Any] = {"budget": "3", "bandwidth": "60%", "interval": 4, "fine_tuning_rate": 0.01}
-    return ofms.simulate(models=dictionary, stream=stream, preset="theory", out=folder, **options)
+    return ofms.simulate(policy="ofms-ft", models=dictionary, stream=stream, preset="theory", out=folder, **options)
 
 
 def assert_same(one: Result, other: Result) -> None:

@@ -20,7 +20,8 @@ from tests.problems import image_problem, policy_of, regression_problem
 
 def test_own_models_and_data() -> None:
     dictionary, stream = regression_problem()
-    result = ofms.simulate(models=dictionary, stream=stream, preset="theory", budget="3", bandwidth="100%")
+    options: dict[str, Any] = {"preset": "theory", "budget": "3", "bandwidth": "100%"}
+    result = ofms.simulate(policy="ofms-ft", models=dictionary, stream=stream, **options)
     assert result.score.shape == (stream.clients,)
     assert result.bound is not None
     assert (result.clients["most_held"] <= result.clients["budget"]).all()
@@ -32,7 +33,14 @@ def test_regret_follows_its_definition() -> None:
     """Σ_t ⟨p_t, L_t⟩ - min_k Σ_t L_tk, from the records of the exchanges."""
     dictionary, stream = image_problem()
     result = ofms.simulate(
-        models=dictionary, stream=stream, preset="theory", budget="3", bandwidth="100%", interval=5, learning_rate=0.3
+        policy="ofms-ft",
+        models=dictionary,
+        stream=stream,
+        preset="theory",
+        budget="3",
+        bandwidth="100%",
+        interval=5,
+        learning_rate=0.3,
     )
     catalogue = dictionary.catalogue()
     budgets = np.full(stream.clients, 3 * int(catalogue.storage.max()))
@@ -50,7 +58,7 @@ def test_regret_follows_its_definition() -> None:
 def test_a_run_without_hindsight_is_the_same_and_has_no_regret() -> None:
     dictionary, stream = regression_problem()
     seen, unseen = (
-        ofms.simulate(models=dictionary, stream=stream, budget="3", warm_up=2, hindsight=hindsight)
+        ofms.simulate(policy="ofms-ft", models=dictionary, stream=stream, budget="3", warm_up=2, hindsight=hindsight)
         for hindsight in (True, False)
     )
     with pytest.raises(ofms.InvalidInput, match="hindsight"):
@@ -105,6 +113,7 @@ def test_none_counts_as_not_given() -> None:
         "budget": "3",
         "bandwidth": "100%",
         "preset": "theory",
+        "policy": "ofms-ft",
     }
     result = ofms.simulate(**options, clients=None, rounds=None, seed=None, window=None)
     assert (result.config.clients, result.config.rounds, result.config.seed) == (60, 8, 0)
@@ -114,7 +123,8 @@ def test_none_counts_as_not_given() -> None:
 
 def test_a_result_is_printed_plotted_and_saved(tmp_path: Path) -> None:
     dictionary, stream = regression_problem()
-    result = ofms.simulate(models=dictionary, stream=stream, preset="theory", budget="3", bandwidth="100%")
+    options: dict[str, Any] = {"preset": "theory", "budget": "3", "bandwidth": "100%"}
+    result = ofms.simulate(policy="ofms-ft", models=dictionary, stream=stream, **options)
     text = repr(result)
     assert text.splitlines()[0].startswith("own stream, 6 clients, 20 rounds, seed 0")
     assert "ofms-ft" in text
@@ -142,6 +152,7 @@ def test_the_frozen_score_is_that_of_the_same_choices_without_fine_tuning() -> N
     """With a learning rate of 0, choices do not depend on losses, so both runs choose the same models."""
     dictionary, stream = regression_problem()
     common: dict[str, Any] = {
+        "policy": "ofms-ft",
         "models": dictionary,
         "stream": stream,
         "budget": "3",

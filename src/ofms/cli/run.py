@@ -15,12 +15,13 @@ from ofms.cli.options import (
     trust_option,
     workers_option,
 )
+from ofms.policies import DEFAULT
 
 
 @click.command("run")
 @click.argument("experiment", required=False)
 @click.option(
-    "--policy", metavar="NAME", help="ofms-ft by default; see `ofms list`; or your own, as package.module:name."
+    "--policy", metavar="NAME", help=f"{DEFAULT} by default; see `ofms list`; or your own, as package.module:name."
 )
 @click.option("--seed", type=int, help="0 by default.")
 @click.option("--out", type=click.Path(), metavar="DIR", help="The run's folder; a new one under `runs` by default.")

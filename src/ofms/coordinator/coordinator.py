@@ -25,6 +25,7 @@ from ofms.core.typing import Integers
 from ofms.device.client_policy import describe_policy
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST, Trust
+from ofms.policies import DEFAULT
 from ofms.policies.fleet import Fleet
 from ofms.policies.registry import build_policy, settings_type
 from ofms.policies.session import ServerSession
@@ -58,7 +59,7 @@ class Coordinator:
     bandwidth
         E, in bytes.
     rounds, interval
-        The horizon T and the interval n, in samples.
+        The horizon T, None if there is none, and the interval n, in samples.
     largest_update
         The largest norm of a device's update, relative to the norm of the parameters that it updates.
     trust
@@ -71,9 +72,9 @@ class Coordinator:
         *,
         budgets: Integers,
         bandwidth: int,
-        rounds: int,
+        rounds: int | None = None,
         interval: int = 1,
-        policy: str = "ofms-ft",
+        policy: str = DEFAULT,
         settings: Mapping[str, Any] | None = None,
         seed: int = 0,
         largest_update: float = 1.0,
@@ -107,8 +108,8 @@ class Coordinator:
 
     @property
     def finished(self) -> bool:
-        """Whether the horizon is reached."""
-        return self.opened is None and self.exchange >= self.fleet.schedule.exchanges
+        """Whether the horizon is reached; never if there is none."""
+        return self.opened is None and not self.fleet.schedule.includes(self.exchange)
 
     @property
     def next_exchange(self) -> int:

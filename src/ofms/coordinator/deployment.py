@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from ofms.coordinator.roster import read_last_roster
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import Trust
-from ofms.policies.registry import setting_names
+from ofms.policies import DEFAULT
+from ofms.policies.registry import setting_names, settings_type
 from ofms.runs.config import without_nothing
 from ofms.runs.schemas import TrustTable
 from ofms.runs.units import parse_bandwidth, parse_budgets
 from ofms.storage.files import write_whole
+from ofms.storage.schema import convert
 
 TEMPLATE = """\
 # Server configuration. Paths are relative to this file.
@@ -32,15 +35,18 @@ address = {address}
 models = {models}
 
 # A policy listed by `ofms list`; its settings are at the end.
-policy = "ofms-ft"
+policy = {policy}
 seed = 0
 
 # E, the upload bandwidth per exchange: a share of the summed budgets, or bytes such as "64MiB".
 bandwidth = "100%"
 
-# n, the samples between two exchanges; T, the horizon in samples: tuned rates depend on it, and the server stops there.
+# n, the samples between two exchanges.
 interval = {interval}
-rounds = {rounds}
+
+# T, the horizon in samples: the server stops there, and rates that are "tuned" or over sqrt(T) depend on it.
+# Without it, the fleet runs until it is stopped.
+{rounds}
 
 # Seconds for a device to process the samples of an exchange, and additional seconds for messages in transit.
 deadline = 60
@@ -53,7 +59,10 @@ largest_update = 1.0
 keep = 10
 
 [settings]
-"""
+{settings}"""
+
+
+_NO_ROUNDS = "# rounds = 100_000"
 
 
 class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -61,8 +70,8 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     address: str
     models: str
-    rounds: int
-    policy: str = "ofms-ft"
+    rounds: int | None = None
+    policy: str = DEFAULT
     bandwidth: str = "100%"
     interval: int = 20
     seed: int = 0
@@ -74,13 +83,22 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     trust: TrustTable = TrustTable((), ())
 
     def __post_init__(self) -> None:
-        for name, least in (("rounds", 1), ("interval", 1), ("keep", 1), ("seed", 0)):
+        if self.rounds is not None and self.rounds < 1:
+            raise InvalidInput("rounds", self.rounds, "give at least 1, or leave it out")
+        for name, least in (("interval", 1), ("keep", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise InvalidInput(name, getattr(self, name), f"give at least {least}")
         for name in ("deadline", "travel", "largest_update"):
             if not getattr(self, name) > 0:
                 raise InvalidInput(name, getattr(self, name), "give a number above 0")
         split_address(self.address)
+
+    def policy_settings(self, trust: Trust) -> Any:
+        """All settings of the policy, typed; rejects names and types of values that it does not have."""
+        known = setting_names(self.policy, trust)
+        for name in self.settings.keys() - known:
+            raise InvalidInput("settings", name, f"{self.policy} has {', '.join(sorted(known))}")
+        return convert(self.settings, settings_type(self.policy, trust))
 
     def trusted(self, folder: Path) -> Trust:
         """The packages whose factories and policies the server uses; their folders are relative to `server.toml`."""
@@ -107,9 +125,7 @@ class Deployment:
             [parse_budgets(device.budget, largest=largest, clients=1) for device in self.roster.devices]
         )
         config = self.config
-        known = setting_names(config.policy, trust)
-        for name in config.settings.keys() - known:
-            raise InvalidInput("settings", name, f"{config.policy} has {', '.join(sorted(known))}")
+        config.policy_settings(trust)
         return Coordinator(
             dictionary,
             budgets=budgets,
@@ -122,6 +138,18 @@ class Deployment:
             largest_update=config.largest_update,
             trust=trust,
         )
+
+
+def filled_template(config: ServerConfig) -> str:
+    """A new `server.toml`, with its comments."""
+    return TEMPLATE.format(
+        address=json.dumps(config.address),
+        models=json.dumps(config.models),
+        policy=json.dumps(config.policy),
+        interval=config.interval,
+        rounds=_NO_ROUNDS if config.rounds is None else f"rounds = {config.rounds}",
+        settings=tomli_w.dumps(without_nothing(config.settings)),
+    )
 
 
 def read_config(folder: Path) -> ServerConfig:

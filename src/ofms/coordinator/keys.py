@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ofms.coordinator.deployment import TEMPLATE, ServerConfig, read_config
+from ofms.coordinator.deployment import ServerConfig, filled_template, read_config
 from ofms.coordinator.files import (
     AUTHORITY,
     AUTHORITY_KEY,
@@ -31,9 +31,13 @@ from ofms.coordinator.files import (
 )
 from ofms.coordinator.roster import DeviceEntry, Roster, read_roster, require_name, write_roster
 from ofms.core.errors import InvalidInput
+from ofms.core.messages import Catalogue
+from ofms.core.schedule import Schedule
 from ofms.models.dictionary import Dictionary
-from ofms.plugins import trust_of
-from ofms.policies.fleet import require_budgets
+from ofms.plugins import Trust, trust_of
+from ofms.policies import DEFAULT
+from ofms.policies.fleet import Fleet, require_budgets
+from ofms.policies.registry import build_policy, trust_in
 from ofms.runs.schemas import TrustTable
 from ofms.runs.units import parse_budgets
 from ofms.storage.files import require_writable, write_whole
@@ -48,18 +52,37 @@ def make_deployment(
     models: Path,
     *,
     hosts: Sequence[str] = (),
+    policy: str = DEFAULT,
+    settings: Mapping[str, Any] | None = None,
     interval: int = 20,
-    rounds: int = 100_000,
+    rounds: int | None = None,
     trust: Sequence[str] = (),
 ) -> None:
-    """Create a deployment: `server.toml`, a certificate authority, and the server's certificate."""
+    """Create a deployment: `server.toml`, a certificate authority, and the server's certificate.
+
+    Parameters
+    ----------
+    policy, settings
+        A policy and those of its settings that are not the defaults.
+    rounds
+        The horizon T, in samples; None if the fleet runs until it is stopped.
+    """
     host, _ = split_address(address)
-    ServerConfig(address=address, models=str(models), interval=interval, rounds=rounds)
-    trusted = trust_of(trust)
-    Dictionary.read(models, trust=trusted).require_deployable()
+    config = ServerConfig(
+        address=address,
+        models=str(models.absolute()),
+        policy=policy,
+        settings=dict(settings or {}),
+        interval=interval,
+        rounds=rounds,
+    )
+    trusted = trust_of(trust) | trust_in(policy)
+    dictionary = Dictionary.read(models, trust=trusted)
+    dictionary.require_deployable()
     names = _names(list(dict.fromkeys([host, *hosts, *_LOCAL])))
     if (folder / SERVER).exists():
         raise InvalidInput("deployment", folder, "it already exists; omit --server to add devices to it")
+    _require_policy(config, dictionary.catalogue(), trusted)
     require_writable(folder)
     key, certificate = _make_authority()
     _write_private(folder / AUTHORITY_KEY, _pem(key))
@@ -68,13 +91,19 @@ def make_deployment(
     _write_private(folder / CERTIFICATE_KEY, _pem(own))
     write_whole(folder / CERTIFICATE, signed.public_bytes(serialization.Encoding.PEM))
     write_roster(folder, Roster())
-    content = TEMPLATE.format(
-        address=json.dumps(address), models=json.dumps(str(models.absolute())), interval=interval, rounds=rounds
-    )
+    content = filled_template(config)
     if trusted.packages:
         table = TrustTable(trusted.packages, trusted.folders)
         content += "\n" + tomli_w.dumps({"trust": msgspec.to_builtins(table)})
     write_whole(folder / SERVER, content.encode())
+
+
+def _require_policy(config: ServerConfig, catalogue: Catalogue, trust: Trust) -> None:
+    """Reject a policy that cannot be built, for example without a horizon; a device with all models stands for all."""
+    # Policies may hold or send two copies of a model.
+    budget, bandwidth = 2 * catalogue.storage.sum(keepdims=True), 2 * int(catalogue.upload.sum())
+    fleet = Fleet(catalogue, budget, bandwidth, Schedule(config.rounds, config.interval))
+    build_policy(config.policy, config.policy_settings(trust), fleet, trust)
 
 
 def add_device(folder: Path, name: str, budget: str, address: str) -> Path:

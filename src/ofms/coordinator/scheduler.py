@@ -45,7 +45,7 @@ class Scheduler:
         self._not_before: dict[int, float] = {}
 
     def run(self) -> None:
-        """Run all exchanges up to the horizon."""
+        """Run all exchanges up to the horizon; without one, until the server is stopped."""
         persistence, coordinator = self.persistence, self.coordinator
         resumes = f"the server resumes at exchange {coordinator.exchange}"
         persistence.log_event(resumes if coordinator.exchange else "the server starts")

@@ -33,12 +33,13 @@ def write_status(
         | msgspec.to_builtins(records.counts[client])
         for client, device in enumerate(roster.devices)
     ]
+    schedule = coordinator.fleet.schedule
     status = {
         "deployment": coordinator.deployment,
         "revision": coordinator.fleet.catalogue.revision,
         "policy": coordinator.name,
         "exchange": coordinator.exchange,
-        "exchanges": coordinator.fleet.schedule.exchanges,
+        "exchanges": None if schedule.rounds is None else schedule.exchanges,
         "finished": coordinator.finished,
         "frozen": coordinator.frozen,
         "bytes_down": sum(counts.bytes_down for counts in records.counts),
@@ -69,8 +70,9 @@ def status_text(status: dict[str, Any]) -> str:
     ago = time.time() - status["written"]
     state = "running" if status["running"] else "finished" if status["finished"] else "stopped"
     frozen = ", the dictionary is frozen" if status["frozen"] else ""
+    horizon = "" if status["exchanges"] is None else f" of {status['exchanges']}"
     head = (
-        f"{status['policy']}, {state}{frozen}: exchange {status['exchange']} of {status['exchanges']}, "
+        f"{status['policy']}, {state}{frozen}: exchange {status['exchange']}{horizon}, "
         f"{human_bytes(status['bytes_down'])} down, {human_bytes(status['bytes_up'])} up; updated {ago:.0f} s ago"
     )
     rows = [

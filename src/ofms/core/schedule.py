@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ofms.core.errors import InvalidInput
 from ofms.core.typing import Floats
 
 
@@ -13,25 +14,40 @@ from ofms.core.typing import Floats
 class Schedule:
     """T rounds of one sample each, with an exchange every n rounds (before th:5).
 
+    A fleet that runs until it is stopped has no horizon: its `rounds` are None.
+
     Examples
     --------
     >>> schedule = Schedule(rounds=7, interval=3)
     >>> [schedule.span(exchange) for exchange in range(schedule.exchanges)]
     [(0, 3), (3, 6), (6, 7)]
+    >>> Schedule(rounds=None, interval=3).span(1000)
+    (3000, 3003)
     """
 
-    rounds: int
+    rounds: int | None
     interval: int = 1
 
     @property
     def exchanges(self) -> int:
-        """The number of exchanges; the last one may span fewer rounds."""
-        return -(-self.rounds // self.interval)
+        """The number of exchanges; the last one may span fewer rounds. Rejected without a horizon."""
+        return -(-self.require_rounds() // self.interval)
+
+    def includes(self, exchange: int) -> bool:
+        """Whether an exchange begins before the horizon; without one, every exchange does."""
+        return self.rounds is None or exchange * self.interval < self.rounds
 
     def span(self, exchange: int) -> tuple[int, int]:
         """The first round of an exchange, and the first round after it."""
         first = exchange * self.interval
-        return first, min(first + self.interval, self.rounds)
+        stop = first + self.interval
+        return first, stop if self.rounds is None else min(stop, self.rounds)
+
+    def require_rounds(self) -> int:
+        """T; rejected without a horizon."""
+        if self.rounds is None:
+            raise InvalidInput("rounds", None, "the horizon T is needed here; give it")
+        return self.rounds
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
     if promised > budget:
         remedy = f"its fleet assumes {promised} bytes; give at least that, or change the fleet's entry"
         raise InvalidInput("budget", f"{budget} bytes", remedy)
-    models = values["models"]
+    # Null if the fleet has no horizon. A device of an older version rejects such a welcome.
+    rounds, models = values["rounds"], values["models"]
     names = tuple(str(model["name"]) for model in models)
     storage, upload = (np.array([model[key] for model in models], dtype=np.int64) for key in ("storage", "upload"))
     catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), str(values["revision"]))
@@ -94,7 +95,7 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
         budget=promised,
         policy=read_policy(values["policy"], trust),
         catalogue=catalogue,
-        schedule=Schedule(int(values["rounds"]), int(values["interval"])),
+        schedule=Schedule(None if rounds is None else int(rounds), int(values["interval"])),
         networks=LocalNetworks(modules, trainable, values["task"]),
         trainees=LocalNetworks([copy.deepcopy(module) for module in modules], trainable, values["task"]),
     )

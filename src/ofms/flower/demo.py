@@ -163,7 +163,7 @@ def write_deployment(
     """Write a deployment on loopback that is equivalent to a simulated run."""
     dictionary.write(folder / "models")
     address = f"127.0.0.1:{free_port()}"
-    make_deployment(folder, address, folder / "models")
+    make_deployment(folder, address, folder / "models", policy=config.policy, rounds=config.rounds)
     write_app(folder / APP)
     written = ServerConfig(
         address=address,
@@ -186,9 +186,10 @@ def show(players: list[Player], status: dict[str, Any], expected: Result, echo: 
     score = np.array([np.mean(player.right) for player in players])
     deployed = replace(expected, clients={"score": score}, figures=expected.figures | {"regret": None, "bound": None})
     echo(comparison_table([("deployed on Flower", deployed), ("simulated", expected)], expected))
-    chosen, held = expected.history["prediction_weights"].argmax(axis=2), expected.history["held"]
+    weights, held = expected.history["prediction_weights"], expected.history["held"]
     same = sum(
-        predicting == [int(chosen[exchange, client])] and holding == np.flatnonzero(held[exchange, client]).tolist()
+        predicting == np.flatnonzero(weights[exchange, client]).tolist()
+        and holding == np.flatnonzero(held[exchange, client]).tolist()
         for client, player in enumerate(players)
         for exchange, (predicting, holding) in enumerate(zip(player.predicting, player.holding, strict=True))
     )

@@ -33,7 +33,7 @@ _QUIET = {"FLWR_LOG_LEVEL": os.environ.get("FLWR_LOG_LEVEL", "WARNING")}
 
 
 class Supervisor:
-    """Runs a deployment's server until it reaches its horizon or is stopped.
+    """Runs a deployment's server until it reaches its horizon, if it has one, or is stopped.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Supervisor:
         self._stop()
 
     def run(self) -> None:
-        """Run to the horizon; a server app that ends early is restarted from its checkpoint."""
+        """Run to the horizon if there is one; a server app that ends early is restarted from its checkpoint."""
         failures, reached = 0, self._exchange()
         while True:
             how = self.poll()

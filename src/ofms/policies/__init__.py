@@ -58,6 +58,9 @@ _EXPORTS = {
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
+# The policy of `ofms run`, `simulate` and `deploy` if none is named.
+DEFAULT = "ofms-ft"
+
 MODULES = {
     "late-hedge": "ofms.policies.late_hedge:algorithm",
     "ofms-ft": "ofms.policies.ofms_ft:algorithm",

@@ -99,22 +99,21 @@ class Client:
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
-    models, horizon = len(fleet.catalogue), fleet.horizon
     _, bins = pack_bins(fleet.catalogue, fleet.budgets)
     by_budget: RateByBudget = {}
     for budget, count in zip(fleet.budgets.tolist(), bins.tolist(), strict=True):
         if budget not in by_budget:
-            tuned = math.sqrt(2 * math.log(models) / (count * horizon))
-            rounds = fleet.schedule.rounds
-            by_budget[budget] = resolve_rate("learning_rate", settings.learning_rate, rounds=rounds, tuned=tuned)
+            by_budget[budget] = _learning_rate(settings.learning_rate, fleet, count)
     rates = rates_of(by_budget, fleet.budgets)
     bound, not_covered = None, ""
     if settings.loss_bound == "raw":
         not_covered = "the selection loss is not bounded"
     elif rates.min() == 0:
         not_covered = "a learning rate of 0 never learns"
+    elif fleet.schedule.rounds is None:
+        not_covered = "there is no horizon"
     else:
-        bound = math.log(models) / rates + rates * bins * horizon / 2
+        bound = math.log(len(fleet.catalogue)) / rates + rates * bins * fleet.horizon / 2
     return Policy(
         client=Client(by_budget, settings.prediction),
         server=GrantingServer(),
@@ -122,6 +121,14 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         expected_weights=lambda client, server: client.pmf,
         bound=bound,
         not_covered=not_covered,
+    )
+
+
+def _learning_rate(rate: Rate, fleet: Fleet, bins: int) -> float:
+    """η as a number; `tuned` is √(2 ln K/(m n T)) for m bins."""
+    models, rounds = len(fleet.catalogue), fleet.schedule.rounds
+    return resolve_rate(
+        "learning_rate", rate, rounds=rounds, tuned=lambda: math.sqrt(2 * math.log(models) / (bins * fleet.horizon))
     )
 
 

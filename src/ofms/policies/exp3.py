@@ -36,13 +36,13 @@ class Exp3:
     feedback
         `one`: the loss of the chosen model, divided by its probability. `all`: the losses of all models in the subset.
     horizon
-        n T, for a tuned rate.
+        n T, for a tuned rate; None if there is no horizon.
     """
 
     learning_rate: float | None
     exploration: float
     feedback: Feedback
-    horizon: int
+    horizon: int | None
 
     def probabilities(self, cumulative_losses: Floats, subset: Flags) -> Floats:
         """[N, K] the PMF over each client's subset.
@@ -68,6 +68,8 @@ class Exp3:
     def _rates(self, size: Integers) -> Floats:
         if self.learning_rate is not None:
             return np.full(size.shape, self.learning_rate)
+        if self.horizon is None:
+            raise ValueError("a tuned rate depends on the horizon")
         # With a subset of one model there is nothing to learn: any finite rate works.
         logarithm = np.log(np.maximum(size, 2))
         if self.feedback == "all":
@@ -77,5 +79,7 @@ class Exp3:
 
 def exp3_of(learning_rate: Rate, exploration: float, feedback: Feedback, fleet: Fleet) -> Exp3:
     """Exp3 from settings."""
-    rate = resolve_rate("learning_rate", learning_rate, rounds=fleet.schedule.rounds, tuned=math.inf)
-    return Exp3(None if rate == math.inf else rate, exploration, feedback, fleet.horizon)
+    rounds = fleet.schedule.rounds
+    rate = resolve_rate("learning_rate", learning_rate, rounds=rounds, tuned=math.inf)
+    horizon = None if rounds is None else fleet.horizon
+    return Exp3(None if rate == math.inf else rate, exploration, feedback, horizon)

@@ -24,7 +24,7 @@ class Fleet:
     bandwidth
         E, the total upload of all clients per exchange, in bytes.
     schedule
-        T rounds, with an exchange every n rounds.
+        T rounds, or no horizon, with an exchange every n rounds.
     """
 
     catalogue: Catalogue
@@ -34,7 +34,9 @@ class Fleet:
 
     @property
     def horizon(self) -> int:
-        """n T, the factor in the bounds for an exchange every n rounds (th:5)."""
+        """n T, the factor in the bounds for an exchange every n rounds (th:5). Rejected without a horizon."""
+        if self.schedule.rounds is None:
+            raise InvalidInput("rounds", None, "the policy needs the horizon T; give it, or use one that needs none")
         return self.schedule.interval * self.schedule.rounds
 
     def require_upload(self, largest: int) -> None:

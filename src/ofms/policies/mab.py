@@ -74,8 +74,12 @@ class Server:
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
     models = len(fleet.catalogue)
-    tuned = math.sqrt(2 * math.log(models) / (models * fleet.horizon))
-    rate = resolve_rate("learning_rate", settings.learning_rate, rounds=fleet.schedule.rounds, tuned=tuned)
+    rate = resolve_rate(
+        "learning_rate",
+        settings.learning_rate,
+        rounds=fleet.schedule.rounds,
+        tuned=lambda: math.sqrt(2 * math.log(models) / (models * fleet.horizon)),
+    )
     return Policy(
         client=FollowerClient(),
         server=Server(rate, settings.exploration),

@@ -10,7 +10,7 @@ import numpy as np
 from ofms.core import regret_bounds
 from ofms.core.messages import Catalogue
 from ofms.core.packing import BinCount, PartitionTable, fewest_clusters, largest_cluster_upload
-from ofms.core.rates import resolve_rate
+from ofms.core.rates import require_horizon, resolve_rate
 from ofms.core.typing import Floats
 from ofms.core.uplink import most_groups
 from ofms.policies.fleet import Fleet
@@ -37,12 +37,13 @@ def learning_rates(rate: Rate, fleet: Fleet, table: PartitionTable) -> Floats:
     if rate != "tuned":
         number = resolve_rate("learning_rate", rate, rounds=schedule.rounds, tuned=0.0)
         return np.full(table.budgets.size, number)
+    rounds = require_horizon("learning_rate", rate, schedule.rounds)
     return np.array(
         [
             regret_bounds.tuned_learning_rate(
                 models=len(fleet.catalogue),
                 fewest_clusters=count.upper,
-                rounds=schedule.rounds,
+                rounds=rounds,
                 interval=schedule.interval,
             )
             for count in fewest_clusters_by_budget(fleet.catalogue, table)
@@ -59,7 +60,7 @@ def client_bounds(rates: Floats, fleet: Fleet, table: PartitionTable) -> list[re
             learning_rate=rate,
             fewest_clusters=count.upper,
             most_clusters=int(clusters.max()),
-            rounds=fleet.schedule.rounds,
+            rounds=fleet.schedule.require_rounds(),
             interval=fleet.schedule.interval,
         )
         for rate, count, clusters in zip(rates.tolist(), counts, table.clusters, strict=True)
@@ -74,6 +75,8 @@ def client_bound(
         return None, "the selection loss is not bounded (a1)"
     if rates.min() == 0:
         return None, "a learning rate of 0 never learns"
+    if fleet.schedule.rounds is None:
+        return None, "there is no horizon"
     return np.array([each.sharp for each in client_bounds(rates, fleet, table)])[table.kind], ""
 
 
@@ -108,7 +111,7 @@ def fine_tuning_rate(rate: Rate, fleet: Fleet, table: PartitionTable) -> float:
         tuned = regret_bounds.tuned_fine_tuning_rate(
             most_groups=largest_group_count(fleet, table),
             fewest_clusters=mean_fewest_clusters(fleet, table),
-            rounds=fleet.schedule.rounds,
+            rounds=require_horizon("fine_tuning_rate", rate, fleet.schedule.rounds),
             interval=fleet.schedule.interval,
         )
     return resolve_rate("fine_tuning_rate", rate, rounds=fleet.schedule.rounds, tuned=tuned)

@@ -31,7 +31,7 @@ def describe_bounds(
     for name, value in (("distance", distance), ("gradient", gradient)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise InvalidInput(name, value, "give a number of at least 0")
-    config, dictionary = prepare(experiment, trust=trust, given={"preset": "theory"} | given)
+    config, dictionary = prepare(experiment, policy="ofms-ft", trust=trust, given={"preset": "theory"} | given)
     settings: ofms_ft.Settings = config.policy_settings()
     fleet = config.fleet(dictionary.catalogue())
     policy = build_policy("ofms-ft", settings, fleet)
@@ -68,7 +68,7 @@ def describe_bounds(
             most_groups=groups,
             fewest_clusters=theory.mean_fewest_clusters(fleet, table),
             most_clusters=float(table.clusters.max(axis=1)[table.kind].mean()),
-            rounds=fleet.schedule.rounds,
+            rounds=fleet.schedule.require_rounds(),
             interval=fleet.schedule.interval,
         )
         server |= {"theorem": bound.theorem, "sharp": bound.sharp}

@@ -143,7 +143,7 @@ def server_curve(fleet: Fleet, policy: Policy, problem: Problem, seeds: int) -> 
                 most_groups=max(max(trace.groups) for trace in traces),
                 fewest_clusters=float(np.mean(mu)),
                 most_clusters=float(table.clusters.max(axis=1)[table.kind].mean()),
-                rounds=fleet.schedule.rounds,
+                rounds=fleet.schedule.require_rounds(),
             ).sharp
         )
     return ServerCurve(np.mean(curves, axis=0), float(np.mean(bounds)))

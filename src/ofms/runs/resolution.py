@@ -12,6 +12,7 @@ import msgspec
 from ofms.core.choices import admits_none
 from ofms.core.errors import InvalidInput
 from ofms.plugins import NO_TRUST, Trust
+from ofms.policies import DEFAULT
 from ofms.policies.registry import settings_type, trust_in
 from ofms.runs.config import RUN_FIELDS, RunConfig, run_of
 from ofms.runs.loading import load_preset, require_settings
@@ -23,7 +24,7 @@ def resolve(
     name: str,
     *,
     task: str,
-    policy: str = "ofms-ft",
+    policy: str = DEFAULT,
     trust: Trust = NO_TRUST,
     given: Mapping[str, Any] | None = None,
 ) -> RunConfig:

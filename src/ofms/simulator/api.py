@@ -14,6 +14,7 @@ from ofms.data import load_dataset
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST, Trust, trust_of
+from ofms.policies import DEFAULT
 from ofms.policies.registry import build_policy
 from ofms.runs.config import RUN_FIELDS, Experiment, RunConfig, load_experiment, load_run
 from ofms.runs.dictionaries import find_dictionary, task_of
@@ -51,7 +52,7 @@ def simulate(
         A name from `ofms list`, or a TOML file: your own experiment, or the `config.toml` of an earlier run, which is
         repeated. It provides the dataset and all sizes that are not given.
     policy
-        `ofms-ft` (the default), another name from `ofms list`, or your own as `package.module:name`.
+        A name from `ofms list`, `ofms.policies.DEFAULT` if it is not given; or your own as `package.module:name`.
     models
         A dictionary or its folder; by default the experiment's own, which is pre-trained and cached if it is missing.
     stream
@@ -185,12 +186,12 @@ def resolve_experiment(
             loaded = msgspec.structs.replace(
                 loaded, clients=loaded.clients or found.clients, rounds=loaded.rounds or found.rounds
             )
-    return loaded, resolve(loaded, experiment, task=task, policy=policy or "ofms-ft", trust=trust, given=given)
+    return loaded, resolve(loaded, experiment, task=task, policy=policy or DEFAULT, trust=trust, given=given)
 
 
 def prepare(
-    experiment: str, *, trust: Trust | Iterable[str] = (), given: dict[str, Any]
+    experiment: str, *, policy: str | None = None, trust: Trust | Iterable[str] = (), given: dict[str, Any]
 ) -> tuple[RunConfig, Dictionary]:
     """An experiment's configuration and its dictionary, without running it."""
-    loaded, config = resolve_experiment(experiment, trust=trust_of(trust), given=given)
+    loaded, config = resolve_experiment(experiment, policy=policy, trust=trust_of(trust), given=given)
     return config, find_dictionary(loaded, config, progress=True)

@@ -178,7 +178,9 @@ class LoopbackSimulation:
             return totals
         for index, client in enumerate(self.clients):
             plan = plans[index]
-            weights = {model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[index])}
+            weights = {
+                model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[index]).tolist()
+            }
             updates = client.fine_tune(weights, window, self.policy.local, plan.prediction_weights[0])
             for model, update in updates.items():
                 if not is_finite(update.values()):

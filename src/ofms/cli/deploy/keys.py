@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ofms.cli.deploy.common import folder_argument
-from ofms.cli.options import named_budgets, trust_option
+from ofms.cli.options import assignments, named_budgets, trust_option
+from ofms.policies import DEFAULT
 
 
 @click.command("keys")
@@ -15,8 +17,19 @@ from ofms.cli.options import named_budgets, trust_option
 @click.option("--server", "address", metavar="HOST:PORT", help="New deployment: the server's address for devices.")
 @click.option("--models", type=click.Path(path_type=Path), metavar="DIR", help="New deployment: its dictionary.")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="Other names and addresses of the server.")
+@click.option(
+    "--policy", default=DEFAULT, show_default=True, metavar="NAME", help="New deployment: its policy; see `ofms list`."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=assignments,
+    help="New deployment: a setting of its policy; can be repeated.",
+)
 @click.option("--interval", type=int, default=20, show_default=True, help="Samples between exchanges.")
-@click.option("--rounds", type=int, default=100_000, show_default=True, help="The horizon, in samples.")
+@click.option("--rounds", type=int, help="The horizon, in samples; without it, the fleet runs until it is stopped.")
 @click.option(
     "--device",
     "devices",
@@ -32,8 +45,10 @@ def command(
     address: str | None,
     models: Path | None,
     hosts: tuple[str, ...],
+    policy: str,
+    settings: dict[str, Any],
     interval: int,
-    rounds: int,
+    rounds: int | None,
     devices: dict[str, str],
     revoke: tuple[str, ...],
     trust: tuple[str, ...],
@@ -49,7 +64,17 @@ def command(
     if address is not None:
         if models is None:
             raise InvalidInput("models", None, "name the server's dictionary: --models DIR")
-        make_deployment(folder, address, models, hosts=hosts, interval=interval, rounds=rounds, trust=trust)
+        make_deployment(
+            folder,
+            address,
+            models,
+            hosts=hosts,
+            policy=policy,
+            settings=settings,
+            interval=interval,
+            rounds=rounds,
+            trust=trust,
+        )
         write_app(folder / APP)
         click.echo(f"{folder / SERVER}: the server's configuration; check it before you start the server")
     address = read_config(folder).address

@@ -13,7 +13,7 @@ from ofms.cli.deploy.common import folder_argument, interrupt_on_sigterm
 @folder_argument
 @click.option("--listen", metavar="ADDRESS", help="The address to listen on; all by default.")
 def command(folder: Path, listen: str | None) -> None:
-    """Run the server of a deployment from its last checkpoint, until its horizon or Ctrl-C."""
+    """Run the server of a deployment from its last checkpoint, until its horizon (if it has one) or Ctrl-C."""
     from ofms.flower.supervisor import Supervisor
 
     interrupt_on_sigterm()
