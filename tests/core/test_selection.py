@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from ofms.core import selection
 from ofms.core.packing import PartitionTable, fewest_clusters, partition_models, smallest_budget
+from ofms.core.regret_bounds import largest_second_moment
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import draw_group, most_groups, upload_needs
 
@@ -59,6 +60,19 @@ def test_probabilities_sum_to_one_and_inclusion_keeps_its_lower_bounds(
         assert inclusion[client].min() >= 1 / (2 * mu) - 1e-15
         paper = pmf[client] + (1 - pmf[client]) / (2 * mu)
         assert (inclusion[client] >= paper - 1e-12).all()
+        most = int(clusters[client].max())
+        sharp = pmf[client] + (1 - pmf[client]) / most
+        assert (inclusion[client] >= sharp - 1e-12).all()
+        assert (pmf[client] / inclusion[client]).sum() <= largest_second_moment(costs.size, most) * (1 + 1e-12)
+
+
+def test_the_second_moment_is_attained_by_the_uniform_pmf() -> None:
+    """Equal costs: every chosen model has the same number of clusters, so the inequality is an equality."""
+    table = partition_models(np.ones(20, dtype=np.int64), np.array([2, 5]))
+    for clusters, most in zip(table.clusters, (19, 5), strict=True):
+        uniform = np.full((1, 20), 1 / 20)
+        inclusion = selection.inclusion_probabilities(uniform, clusters[None])
+        assert (uniform / inclusion).sum() == pytest.approx(largest_second_moment(20, most), rel=1e-12)
 
 
 @given(fleets(), st.data())

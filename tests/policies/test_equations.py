@@ -137,6 +137,15 @@ def test_rates_are_tuned_for_each_budget() -> None:
     assert state.policy.learning_rate == pytest.approx(expected)
 
 
+def test_the_sharp_rate_counts_the_clusters_and_the_models() -> None:
+    """M = 19 and 5, so G = 20·19/38 = 10 and 20·5/24."""
+    fleet = fleet_of([1] * 20, [2, 5], rounds=100, interval=2)
+    policy = policy_of("ofms-ft", fleet, learning_rate="sharp")
+    clients, _ = open_sessions(policy, fleet)
+    state = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    assert state.policy.learning_rate == pytest.approx([np.sqrt(2 * np.log(20) / (g * 200)) for g in (10, 100 / 24)])
+
+
 def test_the_published_rates() -> None:
     fleet = fleet_of([1] * 20, [5] * 3, rounds=200)
     policy = policy_of("ofms-ft", fleet, learning_rate="10/sqrt(T)", fine_tuning_rate="0.001/sqrt(T)")
@@ -158,9 +167,12 @@ def test_a_frozen_dictionary_is_never_uploaded() -> None:
 
 def test_bounds_are_given_only_where_the_theorems_apply() -> None:
     fleet = fleet_of([1] * 20, [5] * 3, rounds=200)
-    covered = policy_of("ofms-ft", fleet, learning_rate=0.05)
-    # ln 20/0.05 + 0.05 · 5 · 200/2
-    assert covered.bound == pytest.approx([84.91464547] * 3)
+    frozen = policy_of("ofms-ft", fleet, learning_rate=0.05, fine_tuning_rate=0)
+    # ln 20/0.05 + 0.05 · G · 200/2, G = 20 · 5/24
+    assert frozen.bound == pytest.approx([80.74797880] * 3)
+    tuned = policy_of("ofms-ft", fleet, learning_rate=0.05)
+    # The best of models that react to draws: √(2 · 4 · 200 · ln 20) + 4 · ln 20/3 more.
+    assert tuned.bound == pytest.approx([80.74797880 + 69.2327430 + 3.9943097] * 3)
     raw = policy_of("ofms-ft", fleet, loss_bound="raw")
     assert raw.bound is None
     assert "(a1)" in raw.not_covered

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ofms.core.draws import Draws
+from ofms.core.messages import Grants
 from ofms.core.packing import fewest_clusters, partition_models
-from ofms.core.regret import server_regret
-from ofms.core.regret_bounds import server_bound
+from ofms.core.regret import ClientRegret, server_regret
+from ofms.core.regret_bounds import client_bound, server_bound
 from ofms.policies.fleet import Fleet
 from ofms.reproduction.convex import Problem, Trace, project, run
 from tests.problems import fleet_of, policy_of
@@ -108,3 +110,35 @@ def test_the_printed_server_bound_is_violated_by_a_counterexample() -> None:
     printed = 1 / (2 * rate) + rate * 0.25 * 400
     assert printed == pytest.approx(15)
     assert printed < regret <= bound.theorem == pytest.approx(45)
+
+
+def test_the_best_of_fine_tuned_models_breaks_the_bound_against_a_fixed_one() -> None:
+    """Every client is a fleet of its own. In a first phase all models lose 1, and fine-tuning moves a held model's
+    parameter by 1/q. The second phase suits the model that moved most: the client's estimate of its loss is too high by
+    the same draws, so the client finds it late. Against any fixed model the regret is far below."""
+    clients, models, rounds, first_phase = 20, 20, 4000, 3000
+    one = fleet_of([1] * models, [2] * clients, rounds=rounds)
+    policy = policy_of("ofms-ft", one)
+    half, everyone = policy.client, np.ones(clients, dtype=np.bool_)
+    state = half.start(one.catalogue, one.budgets)
+    parameter, regret = np.zeros((clients, models)), ClientRegret.start(clients, models)
+    for step in range(rounds):
+        state, held = half.select(state, Draws(0, step).of(np.arange(clients)))
+        assert held is not None
+        grants = Grants(step, np.arange(clients), held, held, None, everyone, 1, one.catalogue.version)
+        state, plan = half.plan(state, grants)
+        losses = np.ones((clients, models))
+        if step < first_phase:
+            parameter = parameter + plan.update_weight
+        else:
+            losses[np.arange(clients), parameter.argmax(axis=1)] = 0
+        pmf = policy.expected_weights(state, None)
+        regret = regret.add((pmf * losses).sum(axis=1), losses)
+        state = half.learn(state, plan, losses)
+    rate = float(state.learning_rate[0])
+    bound = client_bound(models=models, learning_rate=rate, fewest_clusters=19, most_clusters=19, rounds=rounds)
+    assert policy.bound == pytest.approx([bound.realised] * clients)
+    with_most_clusters = np.log(models) / rate + rate * 19 * rounds / 2
+    assert bound.sharp < with_most_clusters < regret.value.mean() < bound.realised
+    fixed = (regret.incurred[:, None] - regret.hindsight).mean(axis=0)
+    assert fixed.max() < bound.sharp

@@ -31,9 +31,10 @@ class Settings:
     Attributes
     ----------
     learning_rate
-        η_i: a number, `tuned` for √(ln K/(μ n T)), or a number over √T such as the paper's `10/sqrt(T)`.
+        η_i: a number, a number over √T such as the paper's `10/sqrt(T)`, `tuned` for the paper's √(ln K/(μ n T)), or
+        `sharp` for √(2 ln K/(G n T)), G = K·M/(K + M - 1) with M the most clusters.
     fine_tuning_rate
-        η_f: likewise; 0 freezes the dictionary.
+        η_f: a number, one over √T, or `tuned`; 0 freezes the dictionary.
     server_step
         Multiplies the 1/N mean of (3r2): 1 as in the paper's text; `N` for the sum, as in its experiments.
     importance_cap
@@ -102,8 +103,8 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     table = partition_models(fleet.catalogue.storage, fleet.budgets)
     fleet.require_upload(largest_cluster_upload(fleet.catalogue.upload, table))
     rates = theory.learning_rates(settings.learning_rate, fleet, table)
-    bound, not_covered = theory.client_bound(settings.loss_bound, rates, fleet, table)
     rate = theory.fine_tuning_rate(settings.fine_tuning_rate, fleet, table)
+    bound, not_covered = theory.client_bound(settings.loss_bound, rates, rate, fleet, table)
     return Policy(
         client=Client(dict(zip(table.budgets.tolist(), rates.tolist(), strict=True)), settings.importance_cap),
         server=GrantingServer(settings.server_step),

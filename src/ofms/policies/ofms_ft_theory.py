@@ -32,22 +32,27 @@ def fewest_clusters_by_budget(catalogue: Catalogue, table: PartitionTable) -> li
 
 
 def learning_rates(rate: Rate, fleet: Fleet, table: PartitionTable) -> Floats:
-    """[G] η for each distinct budget of the table; `tuned` is √(ln K/(μ n T)), eq. (72ap)."""
-    schedule = fleet.schedule
-    if rate != "tuned":
-        number = resolve_rate("learning_rate", rate, rounds=schedule.rounds, tuned=0.0)
-        return np.full(table.budgets.size, number)
-    return np.array(
-        [
-            regret_bounds.tuned_learning_rate(
-                models=len(fleet.catalogue),
-                fewest_clusters=count.upper,
-                rounds=schedule.rounds,
-                interval=schedule.interval,
-            )
-            for count in fewest_clusters_by_budget(fleet.catalogue, table)
-        ]
-    )
+    """[G] η for each distinct budget of the table: `tuned` and `sharp` minimise the bounds of these names."""
+    models, rounds, interval = len(fleet.catalogue), fleet.schedule.rounds, fleet.schedule.interval
+    if rate == "tuned":
+        counts = [each.upper for each in fewest_clusters_by_budget(fleet.catalogue, table)]
+        return np.array(
+            [
+                regret_bounds.tuned_learning_rate(
+                    models=models, fewest_clusters=count, rounds=rounds, interval=interval
+                )
+                for count in counts
+            ]
+        )
+    if rate == "sharp":
+        most = table.clusters.max(axis=1).tolist()
+        return np.array(
+            [
+                regret_bounds.sharp_learning_rate(models=models, most_clusters=count, rounds=rounds, interval=interval)
+                for count in most
+            ]
+        )
+    return np.full(table.budgets.size, resolve_rate("learning_rate", rate, rounds=rounds, tuned=0.0))
 
 
 def client_bounds(rates: Floats, fleet: Fleet, table: PartitionTable) -> list[regret_bounds.ClientBound]:
@@ -67,14 +72,17 @@ def client_bounds(rates: Floats, fleet: Fleet, table: PartitionTable) -> list[re
 
 
 def client_bound(
-    loss_bound: LossBound, rates: Floats, fleet: Fleet, table: PartitionTable
+    loss_bound: LossBound, rates: Floats, fine_tuning_rate: float, fleet: Fleet, table: PartitionTable
 ) -> tuple[Floats | None, str]:
-    """[N] the sharp bound for each client; or None, and why the theorems do not apply."""
+    """[N] a bound on each client's regret to the best model of its run; or None, and why the theorems do not apply."""
     if loss_bound == "raw":
         return None, "the selection loss is not bounded (a1)"
     if rates.min() == 0:
         return None, "a learning rate of 0 never learns"
-    return np.array([each.sharp for each in client_bounds(rates, fleet, table)])[table.kind], ""
+    bounds = client_bounds(rates, fleet, table)
+    # Models that nobody fine-tunes do not react to draws, so their best one is a fixed model.
+    forms = [each.realised if fine_tuning_rate > 0 else each.sharp for each in bounds]
+    return np.array(forms)[table.kind], ""
 
 
 def server_not_covered(settings: Settings) -> str:
