@@ -142,6 +142,46 @@ def server_bound(
     return ServerBound(start + growth * fewest_clusters, start + growth * most_clusters / 2)
 
 
+@dataclass(frozen=True)
+class UseBound:
+    """Upper bounds on the server's expected cumulative regret over all models by use.
+
+    Attributes
+    ----------
+    fixed
+        Against fixed parameters.
+    realised
+        Against the best parameters for the weights with which the models were used, known only afterwards.
+    """
+
+    fixed: float
+    realised: float
+
+
+def server_bound_by_use(
+    *, distance: float, gradient: float, fine_tuning_rate: float, most_groups: int, rounds: int, interval: int = 1
+) -> UseBound:
+    """D²/(2η_f) + η_f α G² n T/2, and D G √(α n T) more, where gradients count p/q.
+
+    The regret is that of what the clients use: Σ_k p_k (L(θ_k,t) - L(θ_k)), mean over clients, summed over rounds.
+
+    Parameters
+    ----------
+    distance
+        D = (Σ_k ‖θ_k,1 - θ_k‖²)^½, over the parameters of all models together.
+    gradient, fine_tuning_rate, most_groups, rounds, interval
+        G, η_f, the largest α, T and n.
+
+    Examples
+    --------
+    >>> server_bound_by_use(distance=2.0, gradient=1.0, fine_tuning_rate=0.1, most_groups=1, rounds=400)
+    UseBound(fixed=40.0, realised=80.0)
+    """
+    growth = most_groups * gradient**2 * interval * rounds
+    fixed = distance**2 / (2 * fine_tuning_rate) + fine_tuning_rate * growth / 2
+    return UseBound(fixed, fixed + distance * math.sqrt(growth))
+
+
 def tuned_learning_rate(*, models: int, fewest_clusters: int, rounds: int, interval: int = 1) -> float:
     """η = √(ln K/(μ n T)), eq. (72ap): the rate that minimises the theorem's bound on a client.
 

@@ -89,7 +89,8 @@ def server_not_covered(settings: Settings) -> str:
     """Why the theorems do not bound the server's regret with these settings; empty if they do."""
     reasons = {
         "the selection loss is not bounded (a1)": settings.loss_bound == "raw",
-        "the importance weights are capped": settings.importance_cap is not None,
+        "the importance weights are capped": settings.importance_cap is not None
+        and settings.gradient_weight == "inverse",
         "the fine-tuning loss averages a window": settings.window != 1,
         "the first rounds do not fine-tune": settings.warm_up != 0,
         "the server does not apply the mean of (3r2)": settings.server_step != 1,
@@ -109,13 +110,14 @@ def largest_group_count(fleet: Fleet, table: PartitionTable) -> int:
     return most_groups(fleet.budgets.size, largest, fleet.bandwidth)
 
 
-def fine_tuning_rate(rate: Rate, fleet: Fleet, table: PartitionTable) -> float:
-    """η_f as a number; `tuned` is 1/√(α n T · mean μ), eq. (75ap), with the largest possible α."""
-    tuned = 0.0
+def fine_tuning_rate(settings: Settings, fleet: Fleet, table: PartitionTable) -> float:
+    """η_f as a number; `tuned` is 1/√(α n T · mean μ), eq. (75ap), with the largest possible α; by use, without μ."""
+    rate, tuned = settings.fine_tuning_rate, 0.0
     if rate == "tuned":
+        by_use = settings.gradient_weight == "use"
         tuned = regret_bounds.tuned_fine_tuning_rate(
             most_groups=largest_group_count(fleet, table),
-            fewest_clusters=mean_fewest_clusters(fleet, table),
+            fewest_clusters=1.0 if by_use else mean_fewest_clusters(fleet, table),
             rounds=fleet.schedule.rounds,
             interval=fleet.schedule.interval,
         )
