@@ -68,3 +68,16 @@ def test_the_regret_stays_under_its_certificate_and_falls(adversary: Adversary, 
     assert late <= late_bound
     assert late / rounds[1] < max(0.7 * early / rounds[0], 0), "below 0 where mixing helps"
     assert late_bound / rounds[1] < 0.7 * early_bound / rounds[0]
+
+
+def test_lemma_6_the_weighted_age_does_not_depend_on_the_window() -> None:
+    """Unknown losses of models below 1/n, weighted: at most (4/3) K/n a round on average, not d."""
+    rounds, places = 300, BUDGET - 1
+    clients = LateClients(CLIENTS, MODELS, BUDGET, 8 * MODELS, (1.0,))
+    total = 0.0
+    for step in range(rounds):
+        weights = clients.begin().weights
+        age = step - 1 - clients.last
+        total += float(np.where(places * weights <= 1, weights * age, 0).sum()) / CLIENTS
+        clients.end(wrong_when_trusted(clients.now, step), 1.0)
+    assert 0 < total / rounds <= 4 / 3 * MODELS / places < clients.delay
