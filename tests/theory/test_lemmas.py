@@ -200,3 +200,43 @@ def test_drift_the_regret_of_a_segment_follows_from_discounted_ones(seed: int, p
     for first, stop in zip([0, *ends], [*ends, rounds], strict=True):
         total += float(relative[first:stop].sum(axis=0).max())
     assert total <= (parts + (1 - memory) * rounds) * largest + parts / (1 - memory) + 1e-9
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, st.integers(2, 6), st.integers(1, 10))
+def test_at_a_fixed_rate_the_gaps_sum_to_the_second_moments_times_the_delay(seed: int, models: int, delay: int) -> None:
+    """Section 13: Σ δ ≤ η e^(7x) d Σ ⟨p, q²⟩ for |q| ≤ 1 and x = η d, hints 0."""
+    random = np.random.default_rng(seed)
+    rounds, exponent = 80, float(random.uniform(0.01, 0.3))
+    rate = exponent / delay
+    losses, known = random.uniform(-1, 1, size=(rounds, models)), random.integers(0, delay, size=(rounds, models))
+    losses *= random.choice([1.0, -1.0]) if seed % 2 else np.sign(losses[0])
+    gaps = moments = 0.0
+    for step in range(rounds):
+        seen = np.arange(step)[:, None] + known[:step] < step
+        weights = softmax(-rate * (losses[:step] * seen).sum(axis=0))
+        gaps += float(weights @ losses[step]) - mixed_loss(losses[:step].sum(axis=0), rate, losses[step])
+        moments += float(weights @ losses[step] ** 2)
+    assert gaps <= rate * math.exp(7 * exponent) * delay * moments
+
+
+@given(seeds, st.integers(3, 7), st.integers(3, 5), st.integers(2, 3))
+def test_section_13_a_round_pays_for_its_gap(seed: int, models: int, budget: int, factor: int) -> None:
+    """E [L(ŷ) - L(φ_k)] ≤ E ⟨p - e_k, q⟩ - V/n with the centre ŷ and λ = 2/n; and E ⟨p, q⟩ ≥ V/n with λ = 3/n."""
+    weights, outputs, loss = random_round(seed, models, classes=False)
+    layout = lay_out(weights, np.ones(models), budget, None)
+    scale = factor / layout.places
+    expected, hedged = np.zeros(models), np.zeros(models)
+    mixed, at_models = 0.0, np.array([loss(each)[0] for each in outputs])
+    for chance, vote in layout.draws(weights):
+        pool = vote @ outputs
+        value, gradient = loss(pool)
+        relative = (outputs - pool) @ gradient + scale * ((outputs - pool) ** 2).sum(axis=1)
+        expected += chance * (value - at_models)
+        hedged += chance * (float(weights @ relative) - relative)
+        mixed += chance * float(weights @ relative)
+    diversity = float(weights @ ((outputs - weights @ outputs) ** 2).sum(axis=1))
+    if factor == 2:
+        assert (expected <= hedged - diversity / layout.places + 1e-9).all()
+    else:
+        assert mixed >= diversity / layout.places - 1e-9
