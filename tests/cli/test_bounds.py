@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,17 @@ def test_bounds_are_those_of_the_theorems(models: Path, capsys: pytest.CaptureFi
     mu, rate = row["fewest_clusters"][1], row["learning_rate"]
     assert row["theorem"] == pytest.approx(np.log(6) / rate + rate * mu * 12)
     assert bounds["server"]["sharp"] <= bounds["server"]["theorem"]
+
+
+def test_by_use_the_servers_bound_is_over_all_models(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--distance", "2", "--gradient", "3", "--set", "gradient_weight=use", "--set", "importance_cap=20")
+    assert run("bounds", "--models", models, *QUICK, *given, "--json") == 0
+    printed = capsys.readouterr().out
+    server = json.loads(printed.splitlines()[-1])["server"]
+    rate, groups = server["fine_tuning_rate"], server["most_groups"]
+    assert server["by_use"] == pytest.approx(6 * 4 / (2 * rate) + rate * groups * 9 * 12 / 2)
+    assert server["by_use_best_of_run"] == pytest.approx(server["by_use"] + 2 * 3 * np.sqrt(6 * groups * 12))
+    assert "on what clients use, all models together" in printed
 
 
 def test_bounds_are_given_only_where_the_theorems_apply(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from ofms.core.errors import InvalidInput
 from ofms.core.rates import resolve_rate
-from ofms.core.regret_bounds import client_bound, tuned_fine_tuning_rate, tuned_learning_rate
+from ofms.core.regret_bounds import (
+    client_bound,
+    largest_second_moment,
+    sharp_learning_rate,
+    tuned_fine_tuning_rate,
+    tuned_learning_rate,
+)
 from ofms.core.schedule import Schedule, tuning_window
 
 
@@ -69,6 +75,34 @@ def test_the_tuned_rate_minimises_the_theorems_bound(models: int, mu: int, round
 
     assert bound(rate) == pytest.approx(2 * math.sqrt(math.log(models) * mu * interval * rounds))
     assert bound(rate) <= min(bound(rate * 1.01), bound(rate * 0.99))
+
+
+@given(st.integers(2, 100), st.integers(1, 50), st.integers(1, 10_000), st.integers(1, 20))
+def test_the_sharp_rate_minimises_the_sharp_bound(models: int, most: int, rounds: int, interval: int) -> None:
+    rate = sharp_learning_rate(models=models, most_clusters=most, rounds=rounds, interval=interval)
+
+    def bound(at: float) -> float:
+        return client_bound(
+            models=models, learning_rate=at, fewest_clusters=most, most_clusters=most, rounds=rounds, interval=interval
+        ).sharp
+
+    second_moment = largest_second_moment(models, most)
+    assert bound(rate) == pytest.approx(math.sqrt(2 * second_moment * interval * rounds * math.log(models)))
+    assert bound(rate) <= min(bound(rate * 1.01), bound(rate * 0.99))
+    assert second_moment <= min(models, most)
+
+
+def test_client_bounds_by_hand() -> None:
+    """K = 20, B = 2, T = 400, so M = μ = 19 and G = 10: at the paper's rate, then at the sharp one."""
+    papers = math.sqrt(math.log(20) / (19 * 400))
+    at_papers = client_bound(models=20, learning_rate=papers, fewest_clusters=19, most_clusters=19, rounds=400)
+    assert at_papers.theorem == pytest.approx(2 * math.sqrt(19 * 400 * math.log(20)))
+    assert at_papers.sharp == pytest.approx((1 + 5 / 19) * math.sqrt(19 * 400 * math.log(20)))
+    sharp = sharp_learning_rate(models=20, most_clusters=19, rounds=400)
+    best = client_bound(models=20, learning_rate=sharp, fewest_clusters=19, most_clusters=19, rounds=400)
+    assert best.sharp == pytest.approx(154.8, abs=0.05)
+    deviation = math.sqrt(2 * 18 * 400 * math.log(20)) + 18 * math.log(20) / 3
+    assert best.realised == pytest.approx(best.sharp + deviation)
 
 
 def test_the_tuned_fine_tuning_rate_is_the_papers() -> None:

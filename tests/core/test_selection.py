@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from ofms.core import selection
 from ofms.core.packing import PartitionTable, fewest_clusters, partition_models, smallest_budget
+from ofms.core.regret_bounds import largest_second_moment
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import draw_group, most_groups, upload_needs
 
@@ -59,6 +60,19 @@ def test_probabilities_sum_to_one_and_inclusion_keeps_its_lower_bounds(
         assert inclusion[client].min() >= 1 / (2 * mu) - 1e-15
         paper = pmf[client] + (1 - pmf[client]) / (2 * mu)
         assert (inclusion[client] >= paper - 1e-12).all()
+        most = int(clusters[client].max())
+        sharp = pmf[client] + (1 - pmf[client]) / most
+        assert (inclusion[client] >= sharp - 1e-12).all()
+        assert (pmf[client] / inclusion[client]).sum() <= largest_second_moment(costs.size, most) * (1 + 1e-12)
+
+
+def test_the_second_moment_is_attained_by_the_uniform_pmf() -> None:
+    """Equal costs: every chosen model has the same number of clusters, so the inequality is an equality."""
+    table = partition_models(np.ones(20, dtype=np.int64), np.array([2, 5]))
+    for clusters, most in zip(table.clusters, (19, 5), strict=True):
+        uniform = np.full((1, 20), 1 / 20)
+        inclusion = selection.inclusion_probabilities(uniform, clusters[None])
+        assert (uniform / inclusion).sum() == pytest.approx(largest_second_moment(20, most), rel=1e-12)
 
 
 @given(fleets(), st.data())
@@ -89,13 +103,14 @@ def test_inclusion_and_loss_estimates_are_exact_over_all_draws(fleet: Case, data
 def test_gradient_weights_are_exact_over_all_draws_though_the_number_of_groups_varies(fleet: Case, extra: int) -> None:
     """E[update_weight] = 1 for every client and model, whatever the number of groups (32apa).
 
-    And E[update_weight²] is at most the largest α over q (32apb).
+    And E[update_weight²] is at most the largest α over q (32apb). By use it is p in expectation, at most α p in square.
     """
     costs, table, cumulative, rates = fleet
     pmf = selection.probabilities(cumulative, rates)
     inclusion = selection.inclusion_probabilities(pmf, table.clusters[table.kind])
     bandwidth = int(table.budgets.max()) + extra
     expected, square = np.zeros_like(pmf), np.zeros_like(pmf)
+    by_use, by_use_square = np.zeros_like(pmf), np.zeros_like(pmf)
     counts = set()
     for joint in product(*(all_draws(table, client, pmf[client]) for client in range(pmf.shape[0]))):
         probability = float(np.prod([each[0] for each in joint]))
@@ -109,9 +124,16 @@ def test_gradient_weights_are_exact_over_all_draws_though_the_number_of_groups_v
             update_weight = selection.importance_weights(held, inclusion, groups.uploads, groups.count)
             expected += probability / count * update_weight
             square += probability / count * update_weight**2
+            use = selection.use_weights(held, pmf, inclusion, groups.uploads, groups.count)
+            assert use.max() <= count * (1 + 1e-12), "no cap is needed"
+            by_use += probability / count * use
+            by_use_square += probability / count * use**2
     assert (square <= max(counts) / inclusion * (1 + 1e-12)).all()
     assert (square >= min(counts) / inclusion * (1 - 1e-12)).all()
     assert expected == pytest.approx(np.ones_like(pmf), rel=1e-12)
+    assert by_use == pytest.approx(pmf, rel=1e-9, abs=1e-15)
+    assert (by_use_square <= max(counts) * pmf**2 / inclusion * (1 + 1e-9) + 1e-15).all()
+    assert (by_use_square.sum(axis=1) <= max(counts) * (1 + 1e-9)).all()
     assert max(counts) <= most_groups(pmf.shape[0], int(table.budgets.max()), bandwidth)
 
 

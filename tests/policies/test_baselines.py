@@ -97,11 +97,11 @@ def test_non_fed_oms_downloads_its_subset_once() -> None:
 
 def test_rms_ft_weights_gradients_by_its_setting() -> None:
     fleet = fleet_of([1, 1, 1, 1], [2, 2], bandwidth=2)
-    for weight, expected in (("one", 2.0), ("inverse", 4.0)):
+    for weight, expected in (("one", 2.0), ("inverse", 4.0), ("use", 1.0)):
         policy = policy_of("rms-ft", fleet, gradient_weight=weight, server_step="N")
         _, grants, plan, _, step = first_exchange(policy, fleet, np.full((2, 4), 0.5))
         assert grants.groups == 2
-        # Two groups of one client each; with `inverse`, another factor of 4 models over 2 held.
+        # Two groups of one client each; another factor of 4 models over 2 held, or by use of 1 over 2 held.
         assert set(plan.update_weight[plan.update_weight > 0]) == {expected}
         assert (plan.update_weight > 0).sum() == 2
         assert step.tolist() == [1.0] * 4

@@ -137,6 +137,53 @@ def test_rates_are_tuned_for_each_budget() -> None:
     assert state.policy.learning_rate == pytest.approx(expected)
 
 
+def test_the_sharp_rate_counts_the_clusters_and_the_models() -> None:
+    """M = 19 and 5, so G = 20·19/38 = 10 and 20·5/24."""
+    fleet = fleet_of([1] * 20, [2, 5], rounds=100, interval=2)
+    policy = policy_of("ofms-ft", fleet, learning_rate="sharp")
+    clients, _ = open_sessions(policy, fleet)
+    state = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    assert state.policy.learning_rate == pytest.approx([np.sqrt(2 * np.log(20) / (g * 200)) for g in (10, 100 / 24)])
+
+
+def test_by_use_a_gradient_counts_the_probability_that_its_model_predicts() -> None:
+    """Three equal models, memory for two, so two clusters: p = (½, ¼, ¼) and q = p + (1 - p)/2 = (¾, ⅝, ⅝)."""
+    fleet = fleet_of([1] * 3, [2] * 2, bandwidth=2)
+    policy = policy_of("ofms-ft", fleet, gradient_weight="use", importance_cap=1.0, learning_rate=1.0)
+    clients, servers = open_sessions(policy, fleet)
+    client = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    learnt = np.tile([0.0, np.log(2), np.log(2)], (2, 1))
+    client = replace(client, policy=replace(client.policy, cumulative_losses=learnt))
+    client, requests = clients.request(client, Draws(0, 0))
+    # A late label between request and plan: the weights are those of the draw.
+    client = replace(client, policy=replace(client.policy, cumulative_losses=np.zeros((2, 3))))
+    _, grants = servers.grant(servers.open(), requests, Draws(0, 0))
+    _, plan = clients.plan(client, grants)
+    expected = grants.groups * np.array([2 / 3, 2 / 5, 2 / 5]) * (grants.held & grants.uploads[:, None])
+    assert grants.groups == 2
+    assert plan.update_weight == pytest.approx(expected)
+
+
+def test_b_fed_omft_by_use_weights_gradients_by_its_pmf() -> None:
+    fleet = fleet_of([1, 1, 1, 1], [2, 2])
+    policy = policy_of("b-fed-omft", fleet, gradient_weight="use", learning_rate=1.0, feedback="all")
+    clients, servers = open_sessions(policy, fleet)
+    client = clients.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    client = replace(client, policy=replace(client.policy, cumulative_losses=np.tile(np.arange(4.0), (2, 1))))
+    client, requests = clients.request(client, Draws(0, 0))
+    _, grants = servers.grant(servers.open(), requests, Draws(0, 0))
+    client, plan = clients.plan(client, grants)
+    assert plan.update_weight == pytest.approx(client.policy.pmf)
+    assert plan.update_weight.sum(axis=1) == pytest.approx(1)
+
+
+def test_the_tuned_fine_tuning_rate_by_use_has_no_clusters() -> None:
+    fleet = fleet_of([1] * 20, [5] * 4, bandwidth=10, rounds=200, interval=2)
+    local = policy_of("ofms-ft", fleet, gradient_weight="use").local
+    assert local is not None
+    assert local.rate == pytest.approx(1 / np.sqrt(2 * 2 * 200))
+
+
 def test_the_published_rates() -> None:
     fleet = fleet_of([1] * 20, [5] * 3, rounds=200)
     policy = policy_of("ofms-ft", fleet, learning_rate="10/sqrt(T)", fine_tuning_rate="0.001/sqrt(T)")
@@ -158,9 +205,12 @@ def test_a_frozen_dictionary_is_never_uploaded() -> None:
 
 def test_bounds_are_given_only_where_the_theorems_apply() -> None:
     fleet = fleet_of([1] * 20, [5] * 3, rounds=200)
-    covered = policy_of("ofms-ft", fleet, learning_rate=0.05)
-    # ln 20/0.05 + 0.05 · 5 · 200/2
-    assert covered.bound == pytest.approx([84.91464547] * 3)
+    frozen = policy_of("ofms-ft", fleet, learning_rate=0.05, fine_tuning_rate=0)
+    # ln 20/0.05 + 0.05 · G · 200/2, G = 20 · 5/24
+    assert frozen.bound == pytest.approx([80.74797880] * 3)
+    tuned = policy_of("ofms-ft", fleet, learning_rate=0.05)
+    # The best of models that react to draws: √(2 · 4 · 200 · ln 20) + 4 · ln 20/3 more.
+    assert tuned.bound == pytest.approx([80.74797880 + 69.2327430 + 3.9943097] * 3)
     raw = policy_of("ofms-ft", fleet, loss_bound="raw")
     assert raw.bound is None
     assert "(a1)" in raw.not_covered
@@ -220,5 +270,5 @@ def test_an_invalid_setting_is_refused(field: str, value: object) -> None:
 def test_every_open_setting_of_the_paper_has_a_name() -> None:
     assert set(ofms_ft.Settings.__dataclass_fields__) == {
         *("learning_rate", "fine_tuning_rate", "server_step", "importance_cap"),
-        *("loss_bound", "window", "warm_up"),
+        *("loss_bound", "window", "warm_up", "gradient_weight"),
     }

@@ -89,6 +89,17 @@ def test_built_in_experiments_resolve_as_in_the_published_figures(policy: str) -
     assert all(load_preset(preset).summary for preset in available("presets"))
 
 
+@pytest.mark.parametrize("policy", ["ofms-ft", "b-fed-omft"])
+def test_an_added_setting_identifies_a_run_only_if_it_is_not_at_its_default(policy: str) -> None:
+    """Figures that were published before the setting existed are found again."""
+    plain = resolve(experiment(), "x", task="regression", policy=policy)
+    assert "gradient_weight" in plain.settings
+    assert "gradient_weight" not in plain.identity()["settings"]
+    assert plain.identity()["settings"]["window"] == 51
+    by_use = resolve(experiment(), "x", task="regression", policy=policy, given={"gradient_weight": "use"})
+    assert by_use.identity()["settings"]["gradient_weight"] == "use"
+
+
 def test_presets_do_not_apply_to_an_own_policy(write_module: Callable[[str, str], Trust]) -> None:
     trust = write_module("own_policy", OWN_POLICY)
     config = resolve(experiment(), "x", task="regression", policy="own_policy:algorithm", trust=trust)

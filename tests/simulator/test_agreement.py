@@ -164,6 +164,18 @@ def test_perfedavg_predicts_with_a_copy_adapted_to_the_past() -> None:
         assert client_losses[2] == pytest.approx((3 * weight + bias - 5) ** 2, rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["ofms-ft", "rms-ft", "b-fed-omft"])
+def test_simulator_and_loopback_agree_by_use(name: str) -> None:
+    fused, parameters, loopback, expected = both("regression", name, 2, torch.float64, gradient_weight="use")
+    for one, other in zip(fused, loopback, strict=True):
+        assert one.plan.update_weight.tolist() == other.plan.update_weight.tolist()
+    weights = np.stack([one.plan.update_weight for one in fused])
+    assert weights.max() > 0
+    for model, same in zip(parameters, expected, strict=True):
+        for key in model:
+            assert model[key] == pytest.approx(same[key], rel=1e-9, abs=1e-12)
+
+
 def test_the_policy_learns_from_the_bounded_loss() -> None:
     dictionary, stream = image_problem()
     fleet = fleet_for(dictionary, stream, 1)

@@ -178,6 +178,21 @@ def update_weights(cumulative_losses: Floats, estimates: Floats) -> Floats:
     return cumulative_losses + estimates
 
 
+def use_weights(held: Flags, prediction: Floats, inclusion: Floats, uploads: Flags, groups: int) -> Floats:
+    """The weight of a client's gradient by use: α · p/q if it uploads and holds the model, else 0.
+
+    p is the probability that the model predicts, q ≥ p that it is held: at most α, and p in expectation.
+
+    >>> use_weights(
+    ...     np.array([[True, False]]), np.array([[0.125, 0.5]]), np.array([[0.25, 0.5]]), np.array([True]), groups=2
+    ... )
+    array([[1., 0.]])
+    """
+    share = np.zeros_like(inclusion)
+    np.divide(prediction, inclusion, out=share, where=held & uploads[:, None])
+    return groups * share
+
+
 def importance_weights(held: Flags, inclusion: Floats, uploads: Flags, groups: int, cap: float | None = None) -> Floats:
     """The weight of a client's gradient, eq. (2r2): α · min(1/q, cap) if it uploads and holds the model, else 0.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -11,12 +12,12 @@ from ofms.core.messages import Catalogue, Reports
 from ofms.core.rates import resolve_rate
 from ofms.core.typing import Flags
 from ofms.policies.exp3 import Feedback, exp3_of
-from ofms.policies.exp3_client import Exp3Client
+from ofms.policies.exp3_client import Exp3Client, GradientWeight
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import step_of
 from ofms.policies.local_updates import GradientStep
 from ofms.policies.protocol import Algorithm, Policy, SummedUpdates
-from ofms.policies.settings import Count, LossBound, Rate, Round, ServerStep, Share
+from ofms.policies.settings import ADDED, Count, LossBound, Rate, Round, ServerStep, Share
 from ofms.policies.subsets import Subset, fixed_subset, largest_upload, random_subset, require_subset
 
 
@@ -31,7 +32,9 @@ class Settings:
     subset
         The models that clients hold: `random`, `first`, or a list of names or indices.
     fine_tuning_rate, server_step, window, warm_up, loss_bound
-        As in OFMS-FT; every gradient has weight 1.
+        As in OFMS-FT.
+    gradient_weight
+        `one`: a held model's gradient has weight 1. `use`: the probability that it predicts.
     """
 
     learning_rate: Rate = "tuned"
@@ -43,6 +46,7 @@ class Settings:
     window: Count = 1
     warm_up: Round = 0
     loss_bound: LossBound = "clip"
+    gradient_weight: Annotated[GradientWeight, ADDED] = "one"
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     least = int(fleet.budgets.min())
     fleet.require_upload(largest_upload(settings.subset, fleet.catalogue, least))
     rate = resolve_rate("fine_tuning_rate", settings.fine_tuning_rate, rounds=fleet.schedule.rounds)
-    client = Exp3Client(exp3_of(settings.learning_rate, settings.exploration, settings.feedback, fleet))
+    rule = exp3_of(settings.learning_rate, settings.exploration, settings.feedback, fleet)
+    client = Exp3Client(rule, gradient_weight=settings.gradient_weight)
     return Policy(
         client=client,
         server=Server(settings.server_step, settings.subset, least, fleet.catalogue),

@@ -15,6 +15,8 @@ from ofms.policies.exp3 import Exp3
 from ofms.policies.observations import Observations
 from ofms.policies.subsets import Subset, fixed_subset, random_subset
 
+GradientWeight = Literal["one", "use"]
+
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -30,10 +32,14 @@ class State:
 
 @dataclass(frozen=True)
 class Exp3Client:
-    """Request its own `subset`, or nothing if the server decides; choose among the granted models by Exp3."""
+    """Request its own `subset`, or nothing if the server decides; choose among the granted models by Exp3.
+
+    A held model's gradient has weight `one`, or by `use` the probability that it predicts.
+    """
 
     rule: Exp3
     subset: Subset | None = None
+    gradient_weight: GradientWeight = "one"
 
     @property
     def observes(self) -> Literal["held", "predicting"]:
@@ -61,7 +67,8 @@ class Exp3Client:
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
         pmf = self.rule.probabilities(state.cumulative_losses, grants.held)
         chosen = selection.one_hot(selection.draw_model(pmf, state.uniform), pmf.shape[1])
-        weight = selection.importance_weights(grants.held, np.ones(pmf.shape), grants.uploads, grants.groups)
+        prediction = pmf if self.gradient_weight == "use" else np.ones(pmf.shape)
+        weight = selection.use_weights(grants.held, prediction, np.ones(pmf.shape), grants.uploads, grants.groups)
         return replace(state, pmf=pmf), Plan(grants.held, chosen, pmf, weight)
 
     def learn(self, state: State, plan: Plan, seen: Observations) -> State:

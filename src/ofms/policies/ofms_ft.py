@@ -7,6 +7,7 @@ drawn one and learns from the losses of all models that it holds. One random gro
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -22,7 +23,9 @@ from ofms.policies.local_updates import GradientStep
 from ofms.policies.observations import Observations
 from ofms.policies.protocol import Algorithm, Policy
 from ofms.policies.rates import RateByBudget, rates_of
-from ofms.policies.settings import Count, LossBound, Positive, Rate, Round, ServerStep
+from ofms.policies.settings import ADDED, Count, LossBound, Positive, Rate, Round, ServerStep
+
+GradientWeight = Literal["inverse", "use"]
 
 
 @dataclass(frozen=True)
@@ -32,19 +35,23 @@ class Settings:
     Attributes
     ----------
     learning_rate
-        η_i: a number, `tuned` for √(ln K/(μ n T)), or a number over √T such as the paper's `10/sqrt(T)`.
+        η_i: a number, a number over √T such as the paper's `10/sqrt(T)`, `tuned` for the paper's √(ln K/(μ n T)), or
+        `sharp` for √(2 ln K/(G n T)), G = K·M/(K + M - 1) with M the most clusters.
     fine_tuning_rate
-        η_f: likewise; 0 freezes the dictionary.
+        η_f: a number, one over √T, or `tuned`; 0 freezes the dictionary.
     server_step
         Multiplies the 1/N mean of (3r2): 1 as in the paper's text; `N` for the sum, as in its experiments.
     importance_cap
-        Cap on 1/q in the weight of a gradient; None for no cap.
+        Cap on 1/q in the weight of a gradient; None for no cap. By use there is nothing to cap.
     loss_bound
         How selection losses are bounded to [0, 1]: `clip`, `saturate`, or `raw` for no bound.
     window
         Number of samples that the fine-tuning loss averages: with 1, the current one as in (2r2).
     warm_up
         The first round that fine-tunes.
+    gradient_weight
+        The weight of a held model's gradient: `inverse` for α/q as published, which trains every model for every
+        client; `use` for α·p/q, which trains it for those clients that it predicts for.
     """
 
     learning_rate: Rate = "tuned"
@@ -54,6 +61,7 @@ class Settings:
     loss_bound: LossBound = "clip"
     window: Count = 1
     warm_up: Round = 0
+    gradient_weight: Annotated[GradientWeight, ADDED] = "inverse"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,31 +75,40 @@ class State:
     inclusion: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class StateByUse(State):
+    """With [N, K] the probabilities p of the current draw."""
+
+    pmf: Floats
+
+
 @dataclass(frozen=True)
 class Client:
     """alg:6, steps 5 to 10 and 16 to 19; the other steps are the server's."""
 
     rates: RateByBudget
     importance_cap: float | None = None
+    gradient_weight: GradientWeight = "inverse"
 
     def start(self, catalogue: Catalogue, budgets: Integers) -> State:
         shape, chosen = (budgets.size, len(catalogue)), np.zeros(budgets.size, dtype=np.int64)
         table = partition_models(catalogue.storage, budgets)
-        return State(table, rates_of(self.rates, budgets), np.zeros(shape), chosen, np.ones(shape))
+        state = State(table, rates_of(self.rates, budgets), np.zeros(shape), chosen, np.ones(shape))
+        return state if self.gradient_weight == "inverse" else StateByUse(**vars(state), pmf=np.zeros(shape))
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
-        drawn = selection.draw_sets(
-            state.cumulative_losses,
-            state.learning_rate,
-            state.table,
-            draws.uniform(Purpose.MODEL),
-            draws.uniform(Purpose.CLUSTER),
-        )
+        losses, rate, uniform = state.cumulative_losses, state.learning_rate, draws.uniform
+        drawn = selection.draw_sets(losses, rate, state.table, uniform(Purpose.MODEL), uniform(Purpose.CLUSTER))
+        if isinstance(state, StateByUse):
+            state = replace(state, pmf=selection.probabilities(losses, rate))
         return replace(state, chosen=drawn.chosen, inclusion=drawn.inclusion), drawn.held
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
-        held, cap = grants.held, self.importance_cap
-        weight = selection.importance_weights(held, state.inclusion, grants.uploads, grants.groups, cap)
+        held, uploads, groups = grants.held, grants.uploads, grants.groups
+        if isinstance(state, StateByUse):
+            weight = selection.use_weights(held, state.pmf, state.inclusion, uploads, groups)
+        else:
+            weight = selection.importance_weights(held, state.inclusion, uploads, groups, self.importance_cap)
         return state, Plan(held, selection.one_hot(state.chosen, held.shape[1]), state.inclusion, weight)
 
     def learn(self, state: State, plan: Plan, seen: Observations) -> State:
@@ -103,10 +120,11 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     table = partition_models(fleet.catalogue.storage, fleet.budgets)
     fleet.require_upload(largest_cluster_upload(fleet.catalogue.upload, table))
     rates = theory.learning_rates(settings.learning_rate, fleet, table)
-    bound, not_covered = theory.client_bound(settings.loss_bound, rates, fleet, table)
-    rate = theory.fine_tuning_rate(settings.fine_tuning_rate, fleet, table)
+    by_budget = dict(zip(table.budgets.tolist(), rates.tolist(), strict=True))
+    rate = theory.fine_tuning_rate(settings, fleet, table)
+    bound, not_covered = theory.client_bound(settings.loss_bound, rates, rate, fleet, table)
     return Policy(
-        client=Client(dict(zip(table.budgets.tolist(), rates.tolist(), strict=True)), settings.importance_cap),
+        client=Client(by_budget, settings.importance_cap, settings.gradient_weight),
         server=GrantingServer(settings.server_step),
         local=GradientStep(rate, settings.window, settings.warm_up),
         loss_bound=settings.loss_bound,

@@ -32,21 +32,26 @@ def fewest_clusters_by_budget(catalogue: Catalogue, table: PartitionTable) -> li
 
 
 def learning_rates(rate: Rate, fleet: Fleet, table: PartitionTable) -> Floats:
-    """[G] η for each distinct budget of the table; `tuned` is √(ln K/(μ n T)), eq. (72ap)."""
-    schedule = fleet.schedule
-    if rate != "tuned":
-        number = resolve_rate("learning_rate", rate, rounds=schedule.rounds, tuned=0.0)
+    """[G] η for each distinct budget of the table: `tuned` and `sharp` minimise the bounds of these names."""
+    if rate not in ("tuned", "sharp"):
+        number = resolve_rate("learning_rate", rate, rounds=fleet.schedule.rounds, tuned=0.0)
         return np.full(table.budgets.size, number)
-    rounds = require_horizon("learning_rate", rate, schedule.rounds)
+    models, interval = len(fleet.catalogue), fleet.schedule.interval
+    rounds = require_horizon("learning_rate", rate, fleet.schedule.rounds)
+    if rate == "tuned":
+        counts = [each.upper for each in fewest_clusters_by_budget(fleet.catalogue, table)]
+        return np.array(
+            [
+                regret_bounds.tuned_learning_rate(
+                    models=models, fewest_clusters=count, rounds=rounds, interval=interval
+                )
+                for count in counts
+            ]
+        )
     return np.array(
         [
-            regret_bounds.tuned_learning_rate(
-                models=len(fleet.catalogue),
-                fewest_clusters=count.upper,
-                rounds=rounds,
-                interval=schedule.interval,
-            )
-            for count in fewest_clusters_by_budget(fleet.catalogue, table)
+            regret_bounds.sharp_learning_rate(models=models, most_clusters=count, rounds=rounds, interval=interval)
+            for count in table.clusters.max(axis=1).tolist()
         ]
     )
 
@@ -68,23 +73,27 @@ def client_bounds(rates: Floats, fleet: Fleet, table: PartitionTable) -> list[re
 
 
 def client_bound(
-    loss_bound: LossBound, rates: Floats, fleet: Fleet, table: PartitionTable
+    loss_bound: LossBound, rates: Floats, fine_tuning_rate: float, fleet: Fleet, table: PartitionTable
 ) -> tuple[Floats | None, str]:
-    """[N] the sharp bound for each client; or None, and why the theorems do not apply."""
+    """[N] a bound on each client's regret to the best model of its run; or None, and why the theorems do not apply."""
     if loss_bound == "raw":
         return None, "the selection loss is not bounded (a1)"
     if rates.min() == 0:
         return None, "a learning rate of 0 never learns"
     if fleet.schedule.rounds is None:
         return None, "there is no horizon"
-    return np.array([each.sharp for each in client_bounds(rates, fleet, table)])[table.kind], ""
+    bounds = client_bounds(rates, fleet, table)
+    # Models that nobody fine-tunes do not react to draws, so their best one is a fixed model.
+    forms = [each.realised if fine_tuning_rate > 0 else each.sharp for each in bounds]
+    return np.array(forms)[table.kind], ""
 
 
 def server_not_covered(settings: Settings) -> str:
     """Why the theorems do not bound the server's regret with these settings; empty if they do."""
     reasons = {
         "the selection loss is not bounded (a1)": settings.loss_bound == "raw",
-        "the importance weights are capped": settings.importance_cap is not None,
+        "the importance weights are capped": settings.importance_cap is not None
+        and settings.gradient_weight == "inverse",
         "the fine-tuning loss averages a window": settings.window != 1,
         "the first rounds do not fine-tune": settings.warm_up != 0,
         "the server does not apply the mean of (3r2)": settings.server_step != 1,
@@ -104,13 +113,14 @@ def largest_group_count(fleet: Fleet, table: PartitionTable) -> int:
     return most_groups(fleet.budgets.size, largest, fleet.bandwidth)
 
 
-def fine_tuning_rate(rate: Rate, fleet: Fleet, table: PartitionTable) -> float:
-    """η_f as a number; `tuned` is 1/√(α n T · mean μ), eq. (75ap), with the largest possible α."""
-    tuned = 0.0
+def fine_tuning_rate(settings: Settings, fleet: Fleet, table: PartitionTable) -> float:
+    """η_f as a number; `tuned` is 1/√(α n T · mean μ), eq. (75ap), with the largest possible α; by use, without μ."""
+    rate, tuned = settings.fine_tuning_rate, 0.0
     if rate == "tuned":
+        by_use = settings.gradient_weight == "use"
         tuned = regret_bounds.tuned_fine_tuning_rate(
             most_groups=largest_group_count(fleet, table),
-            fewest_clusters=mean_fewest_clusters(fleet, table),
+            fewest_clusters=1.0 if by_use else mean_fewest_clusters(fleet, table),
             rounds=require_horizon("fine_tuning_rate", rate, fleet.schedule.rounds),
             interval=fleet.schedule.interval,
         )

@@ -20,7 +20,7 @@ from ofms.policies.protocol import Algorithm, Policy
 from ofms.policies.settings import Count, LossBound, Rate, Round, ServerStep
 from ofms.policies.subsets import fill_budgets, most_upload
 
-GradientWeight = Literal["one", "inverse"]
+GradientWeight = Literal["one", "inverse", "use"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Settings:
     ----------
     gradient_weight
         `one`: a held model's gradient has weight 1. `inverse`: K over the number of held models, an importance weight.
+        `use`: 1 over that number, the probability that it predicts.
     fine_tuning_rate, server_step, window, warm_up, loss_bound
         As in OFMS-FT.
     """
@@ -73,6 +74,8 @@ class Client:
         share = np.broadcast_to(grants.held.sum(axis=1, keepdims=True) / state.storage.size, chosen.shape)
         inclusion = share if self.gradient_weight == "inverse" else np.ones(chosen.shape)
         weight = selection.importance_weights(grants.held, inclusion, grants.uploads, grants.groups)
+        if self.gradient_weight == "use":
+            weight = weight * uniform_over(grants.held)
         return state, Plan(grants.held, chosen, inclusion, weight)
 
     def learn(self, state: State, plan: Plan, seen: Observations) -> State:

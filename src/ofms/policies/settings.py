@@ -15,12 +15,16 @@ ofms.core.errors.InvalidInput: epsilon = 5.0: give a number from 0 to 1
 Traceback (most recent call last):
 ...
 ofms.core.errors.InvalidInput: loss_bound = soft: use one of clip, saturate, raw
+
+A setting that is added to a policy with published figures is annotated with `ADDED`: at its default it is not part of a
+run's identity, so that the figures of earlier runs are found again.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from ofms.core.choices import admits_none, choices_in, members_of
@@ -51,8 +55,25 @@ Count = Annotated[int, Range(1)]
 Round = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(0, above=True)]
 ServerStep = Annotated[float, Range(0)] | Literal["N"]
+# Marks a setting that its policy did not have when figures of it were published.
+ADDED = "added after figures were published"
 # A number, a number over √T as in "10/sqrt(T)", or "tuned": `ofms.core.rates.resolve_rate` checks it.
 Rate = float | str
+
+
+def identifying(settings: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
+    """Settings of a dataclass `kind` that identify a run: without those that were `ADDED` and have their default.
+
+    >>> @dataclass(frozen=True)
+    ... class Settings:
+    ...     epsilon: Share = 0.1
+    ...     decay: Annotated[Share, ADDED] = 1.0
+    >>> identifying({"epsilon": 0.1, "decay": 1.0}, Settings), identifying({"decay": 0.5}, Settings)
+    ({'epsilon': 0.1}, {'decay': 0.5})
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    defaults = {each.name: each.default for each in fields(kind) if ADDED in get_args(hints[each.name])}
+    return {name: value for name, value in settings.items() if name not in defaults or value != defaults[name]}
 
 
 def check_settings(settings: Any) -> None:

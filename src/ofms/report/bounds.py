@@ -8,7 +8,7 @@ from typing import Any
 
 from ofms.core.errors import InvalidInput
 from ofms.core.packing import partition_models
-from ofms.core.regret_bounds import server_bound
+from ofms.core.regret_bounds import server_bound, server_bound_by_use
 from ofms.drawing.tables import format_table
 from ofms.plugins import Trust
 from ofms.policies import ofms_ft
@@ -38,7 +38,9 @@ def describe_bounds(
     table = partition_models(fleet.catalogue.storage, fleet.budgets)
     rates = theory.learning_rates(settings.learning_rate, fleet, table)
     fewest = theory.fewest_clusters_by_budget(fleet.catalogue, table)
+    rate = theory.fine_tuning_rate(settings, fleet, table)
     each = theory.client_bounds(rates, fleet, table) if policy.bound is not None else None
+    printed = None if policy.bound is None else [float(policy.bound[table.kind == row][0]) for row in range(len(rates))]
     clients = [
         {
             "budget": budget,
@@ -48,19 +50,30 @@ def describe_bounds(
             "learning_rate": float(rates[row]),
             "theorem": each[row].theorem if each is not None else None,
             "sharp": each[row].sharp if each is not None else None,
+            "best_of_run": printed[row] if printed is not None else None,
         }
         for row, budget in enumerate(table.budgets.tolist())
     ]
-    rate = theory.fine_tuning_rate(settings.fine_tuning_rate, fleet, table)
     groups = theory.largest_group_count(fleet, table)
     not_covered = theory.server_not_covered(settings) or ("" if rate > 0 else "the dictionary is frozen")
     server: dict[str, Any] = {
         "bandwidth": fleet.bandwidth,
         "most_groups": groups,
         "fine_tuning_rate": rate,
+        "gradient_weight": settings.gradient_weight,
         "not_covered": not_covered or None,
     }
-    if distance is not None and gradient is not None and not not_covered:
+    if distance is not None and gradient is not None and not not_covered and settings.gradient_weight == "use":
+        by_use = server_bound_by_use(
+            distance=distance * math.sqrt(len(fleet.catalogue)),
+            gradient=gradient,
+            fine_tuning_rate=rate,
+            most_groups=groups,
+            rounds=fleet.schedule.require_rounds(),
+            interval=fleet.schedule.interval,
+        )
+        server |= {"by_use": by_use.fixed, "by_use_best_of_run": by_use.realised}
+    elif distance is not None and gradient is not None and not not_covered:
         bound = server_bound(
             distance=distance,
             gradient=gradient,
@@ -90,9 +103,9 @@ def bounds_table(facts: dict[str, Any]) -> str:
     rows = []
     for row in facts["clients"]:
         bound = (
-            ["not covered"] * 2
+            ["not covered"] * 3
             if row["theorem"] is None
-            else [_bound(row[form], facts["rounds"]) for form in ("theorem", "sharp")]
+            else [_bound(row[form], facts["rounds"]) for form in ("theorem", "sharp", "best_of_run")]
         )
         rows.append(
             [
@@ -104,9 +117,8 @@ def bounds_table(facts: dict[str, Any]) -> str:
                 *bound,
             ]
         )
-    clients = format_table(
-        ["budget", "clients", "μ", "max m", "learning rate", "regret ≤ (th:4, th:5)", "≤ (sharp)"], rows
-    )
+    regret = ["regret to a fixed model ≤ (th:4, th:5)", "≤ (sharp)", "to the best model of the run ≤"]
+    clients = format_table(["budget", "clients", "μ", "max m", "learning rate", *regret], rows)
     server = facts["server"]
     lines = [
         f"K = {facts['models']}, T = {facts['rounds']}, n = {facts['interval']}, preset {facts['preset']}",
@@ -117,7 +129,12 @@ def bounds_table(facts: dict[str, Any]) -> str:
     ]
     if facts["not_covered"]:
         lines.insert(3, f"not covered: {facts['not_covered']}")
-    if "theorem" in server:
+    if "by_use" in server:
+        lines.append(
+            f"server's regret on what clients use, all models together, ≤ {server['by_use']:.2f} to fixed parameters, "
+            f"≤ {server['by_use_best_of_run']:.2f} to the best of the run, for convex losses on a bounded domain"
+        )
+    elif "theorem" in server:
         lines.append(
             f"server's regret ≤ {server['theorem']:.2f} (th:4, th:5), ≤ {server['sharp']:.2f} (sharp), "
             "for convex losses on a bounded domain"

@@ -15,6 +15,7 @@ from ofms.drawing.charts import Curve
 from ofms.drawing.tables import Table
 from ofms.policies.fleet import Fleet
 from ofms.policies.ofms_ft import Settings, build
+from ofms.policies.settings import identifying
 from ofms.reproduction.bench import IMAGE_SETS, Bench, Figure, Section, title_of
 from ofms.reproduction.comparison import comparison
 from ofms.reproduction.convex import Problem, server_curve
@@ -127,7 +128,7 @@ def server(bench: Bench) -> Section:
             "bandwidth": fleet.bandwidth,
             "rounds": rounds,
             "seeds": _SERVER_SEEDS,
-            "settings": asdict(settings),
+            "settings": identifying(asdict(settings), Settings),
         }
         curve = bench.store.curves.find(f"server-regret-rounds{rounds}", made, compute)
         if curve is None:

@@ -17,6 +17,7 @@ from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.fleet import Fleet
 from ofms.policies.registry import settings_type
+from ofms.policies.settings import identifying
 from ofms.runs.loading import available, load_experiment, load_preset
 from ofms.runs.schemas import Experiment, TrustTable
 from ofms.runs.units import parse_bandwidth, parse_budgets
@@ -99,6 +100,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
             values["experiment"] = Path(self.experiment).name
         if self.stream is not None:
             values["stream"]["file"] = Path(self.stream.file).name
+        values["settings"] = identifying(values["settings"], settings_type(self.policy, self.trusted()))
         return {key: value for key, value in values.items() if key not in ("models", "trust")}
 
     def to_toml(self) -> str:
