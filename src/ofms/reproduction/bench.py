@@ -86,18 +86,23 @@ class Section:
 
 @dataclass(frozen=True)
 class Bench:
-    """The store of cells, the columns (`chosen` if the user named them), and the size of runs."""
+    """The store of cells, the columns (`chosen` if the user named them), and the size of runs.
+
+    With `cached`, frozen runs may look up their models' outputs.
+    """
 
     store: CellStore
     columns: Sequence[str]
     size: Size = field(default_factory=Size)
     chosen: bool = False
+    cached: bool = False
 
     def runs(self, experiment: str, policy: str = "ofms-ft", **given: Any) -> list[Result]:
         """The results behind one entry of a table, one per seed."""
         size = self.size.given(experiment)
         return self.store.results(
-            Cell(experiment, policy, seed, size | given) for seed in self.size.seed_range(experiment)
+            Cell(experiment, policy, seed, size | given, cached=self.cached)
+            for seed in self.size.seed_range(experiment)
         )
 
     def has_cells(self, experiment: str) -> bool:

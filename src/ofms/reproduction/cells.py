@@ -31,13 +31,17 @@ _OPTIONS = ("preset", "budget", "bandwidth", "clients", "rounds")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: an experiment, a policy, a seed, and deviations from the experiment's settings."""
+    """One run: an experiment, a policy, a seed, and deviations from the experiment's settings.
+
+    With `cached`, a frozen run may look up its models' outputs: the same figures up to rounding, so the same key.
+    """
 
     experiment: str
     policy: str = "ofms-ft"
     seed: int = 0
     given: Mapping[str, Any] = field(default_factory=dict)
     loopback: bool = False
+    cached: bool = False
 
     def command(self, models: str | None = None, trust: Iterable[str] = ()) -> str:
         """The command that runs this cell, quoted for a shell.
@@ -68,6 +72,8 @@ class CellStore:
         Packages that may be imported, in addition to those that an experiment's file trusts.
     keep_runs
         Whether to keep the runs' folders next to the cells, for a report.
+    cache
+        Whether cells that may look up their models' outputs do so.
     """
 
     def __init__(
@@ -81,12 +87,13 @@ class CellStore:
         keep_runs: bool = False,
         workers: int | None = None,
         progress: bool = True,
+        cache: bool = True,
     ) -> None:
         self.folder, self.models, self.workers, self.progress = folder, dict(models or {}), workers, progress
         self.used: dict[str, Result] = {}
         self.curves = CurveStore(folder, run=run)
         self.runs_missing, self.trust = run, trust
-        self._prepare, self._keep_runs = prepare, keep_runs
+        self._prepare, self._keep_runs, self._cache = prepare, keep_runs, cache
         self._dictionaries: dict[str, tuple[Dictionary, str]] = {}
 
     def results(self, cells: Iterable[Cell]) -> list[Result]:
@@ -161,6 +168,7 @@ class CellStore:
             "workers": self.workers,
             "progress": self.progress,
             "trust": self.trust,
+            "cache": self._cache and cell.cached,
         }
         interrupted = (folder / CONFIG).exists() and not (folder / SUMMARY).exists()
         if folder.exists() and not interrupted:

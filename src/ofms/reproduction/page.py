@@ -32,6 +32,7 @@ def reproduce_targets(
     run: bool = True,
     trust: Trust = NO_TRUST,
     workers: int | None = None,
+    cache: bool = True,
     echo: Callable[[str], None] = print,
 ) -> list[Section]:
     """Reproduce one target, or `all` with a page; print and write each section when it is complete."""
@@ -48,6 +49,7 @@ def reproduce_targets(
         run=run,
         trust=trust,
         workers=workers,
+        cache=cache,
     )
     bench = Bench(store, list(columns) or columns_here(), Size(quick=quick, seeds=seeds), chosen=bool(columns))
     sections = []
