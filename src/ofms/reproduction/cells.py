@@ -48,6 +48,8 @@ class Cell:
 
         >>> Cell("air", given={"rounds": 20, "learning_rate": "10/sqrt(T)"}).command()
         "ofms run air --policy ofms-ft --seed 0 --rounds 20 --set 'learning_rate=10/sqrt(T)'"
+        >>> Cell("air", given={"hindsight": False}).command()
+        'ofms run air --policy ofms-ft --seed 0 --set hindsight=false'
         """
         parts = ["ofms", "run", self.experiment, "--policy", self.policy, "--seed", str(self.seed)]
         for name, value in self.given.items():
@@ -214,4 +216,4 @@ class CellStore:
 
 
 def _toml(value: object) -> str:
-    return msgspec.json.encode(value).decode() if isinstance(value, list) else str(value)
+    return msgspec.json.encode(value).decode() if isinstance(value, list | bool) else str(value)
