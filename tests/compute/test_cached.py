@@ -107,6 +107,23 @@ def test_a_run_that_changes_or_adapts_models_is_not_cached(name: str, changed: d
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_run_resumes_with_or_without_the_cache(cache: bool) -> None:
+    dictionary, stream = regression_problem()
+    fleet = fleet_for(dictionary, stream, 1)
+    policy = policy_of("ofms-ft", fleet, **FROZEN["ofms-ft"])
+    first = make_simulation(policy, fleet, dictionary, stream, seed=5, cache=True)
+    second = make_simulation(policy, fleet, dictionary, stream, seed=5, cache=cache)
+    exchanges = first.exchanges()
+    for _ in range(7):
+        next(exchanges)
+    second.unflatten(*first.flatten())
+    expected, found = list(exchanges), list(second.exchanges())
+    assert len(found) == len(expected) == 13
+    assert [each.plan.held.tolist() for each in found] == [each.plan.held.tolist() for each in expected]
+
+
+@pytest.mark.usefixtures("folder")
 @DTYPES
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_evaluations_agree_without_hindsight(problem: str, dtype: torch.dtype) -> None:

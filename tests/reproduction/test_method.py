@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from ofms.cli import _main
 from ofms.compute import outputs
+from ofms.policies import MODULES
 from ofms.policies.registry import setting_names
 from ofms.reproduction import bench, cells, method, method_rows
 from ofms.reproduction.bench import Bench, Section, Size
@@ -38,6 +40,21 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         monkeypatch.setattr(method, name, value)
     monkeypatch.setattr(bench.Size, "given", lambda self, experiment: SMALL)
+
+
+@pytest.fixture
+def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An empty cache; counts how often all outputs are computed."""
+    calls = []
+    blocks = outputs.ModelOutputs.blocks
+
+    def counted(self: outputs.ModelOutputs, workers: int, *, progress: bool) -> object:
+        calls.append(workers)
+        return blocks(self, workers, progress=progress)
+
+    monkeypatch.setattr(outputs.ModelOutputs, "blocks", counted)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return calls
 
 
 Measure = Callable[..., Section]
@@ -107,19 +124,10 @@ def test_numbers_of_seeds() -> None:
 
 @pytest.mark.usefixtures("few")
 def test_frozen_cells_look_outputs_up_unless_told_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], computed: list[int]
 ) -> None:
     monkeypatch.setattr(method, "FURTHER_ROWS", {})
     monkeypatch.setattr(method, "ABLATION", {"bounded": {"loss_bound": "clip"}})
-    computed = []
-    blocks = outputs.ModelOutputs.blocks
-
-    def counted(self: outputs.ModelOutputs, workers: int, *, progress: bool) -> object:
-        computed.append(workers)
-        return blocks(self, workers, progress=progress)
-
-    monkeypatch.setattr(outputs.ModelOutputs, "blocks", counted)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     models = write_dictionary(tmp_path / "models", 64, 10, "classification")
     arguments = ["reproduce", "method", "--quick", "--seeds", "1", "--column", "digits", "--models", f"digits={models}"]
     found = []
@@ -138,9 +146,18 @@ def test_frozen_cells_look_outputs_up_unless_told_otherwise(
         assert one["bytes_down"] == two["bytes_down"]
 
 
+def test_compared_policies_share_outputs(tmp_path: Path, computed: list[int]) -> None:
+    models = write_dictionary(tmp_path / "models", 64, 10, "classification")
+    arguments = ["compare", "digits", "--seeds", "1", "--models", str(models), "--clients", "3", "--rounds", "8"]
+    for option, times in (("--no-cache", 0), ("--cache", 1)):
+        policies = ["--policy", "mab", "--policy", "budgeted-experts"]
+        assert _main([*arguments, *policies, "--budget", "3", "--out", str(tmp_path / option), option]) == 0
+        assert len(computed) == times
+
+
 def test_every_row_and_ingredient_has_known_settings() -> None:
     rows = {**method_rows.ROWS, **method_rows.FURTHER_ROWS, **method_rows.LIMITS}
+    rows |= {label: replace(method_rows.METHOD, given=off) for label, off in method_rows.ABLATION.items()}
     for label, row in rows.items():
-        assert row.given.keys() <= setting_names(row.policy), label
-    for label, off in method_rows.ABLATION.items():
-        assert off.keys() <= setting_names(method_rows.METHOD.policy), label
+        if row.policy in MODULES:
+            assert row.given.keys() <= setting_names(row.policy), label

@@ -48,7 +48,8 @@ class CachedCompute:
     """
 
     def __init__(self, dictionary: Dictionary, stream: Stream, outputs: AnyArray) -> None:
-        self.models, self.outputs = dictionary.models, outputs
+        # A plain view: slicing a `memmap` costs more than reading a round from it.
+        self.models, self.outputs = dictionary.models, np.asarray(outputs)
         self.task, self.targets = stream.task, stream.y
         self.dtype = torch.from_numpy(np.empty(0, outputs.dtype)).dtype
         kind = torch.int64 if stream.task == "classification" else self.dtype

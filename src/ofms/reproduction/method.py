@@ -9,6 +9,7 @@ import numpy as np
 
 from ofms.drawing.dots import Dot, DotPanel
 from ofms.drawing.tables import Table
+from ofms.policies import MODULES
 from ofms.reproduction.bench import BUDGETS, IMAGE_SETS, Bench, DotFigure, Section, title_of
 from ofms.reproduction.cells import Cell
 from ofms.reproduction.method_rows import ABLATION, COLUMNS, FROZEN_OFMS_FT, FURTHER_ROWS, LIMITS, METHOD, ROWS, Row
@@ -34,16 +35,16 @@ Runs = dict[tuple[str, str], list[Result]]
 def method(bench: Bench) -> Section:
     """The method's tables and charts."""
     bench = bench if bench.chosen else replace(bench, columns=COLUMNS)
-    main = {**ROWS, **FURTHER_ROWS, **LIMITS}
-    runs = _runs(bench, main, _BUDGET)
+    runs = _runs(bench, {**ROWS, **FURTHER_ROWS, **LIMITS}, _BUDGET)
     variants = {_WHOLE: METHOD} | {
         label: replace(METHOD, given={**METHOD.given, **off}) for label, off in ABLATION.items()
     }
     ablations = {budget: _runs(bench, variants, budget) for budget in BUDGETS}
     tables = [_main_table(bench, runs), _budget_table(bench)]
     tables += [_ablation_table(bench, budget, found) for budget, found in ablations.items()]
+    title = f"The policies at B = {_BUDGET} with their spread over clients; dotted: the best single model in hindsight"
     figures = [
-        DotFigure("method", f"The policies at B = {_BUDGET}, with the spread over clients", _main_panels(bench, runs)),
+        DotFigure("method", title, _main_panels(bench, runs)),
         DotFigure(
             "method-ablation",
             f"What leaving out an ingredient changes at B = {_BUDGET}, with its standard error; better is to the right",
@@ -64,8 +65,8 @@ def _runs(bench: Bench, rows: Mapping[str, Row], budget: str) -> Runs:
 
 
 def _results(bench: Bench, column: str, row: Row, budget: str) -> list[Result]:
-    """The results of a row, one per seed."""
-    if not bench.has_cells(column):
+    """The results of a row, one per seed; none for a policy that this version does not have."""
+    if not bench.has_cells(column) or row.policy not in MODULES:
         return []
     if row.holds_all:
         budget = str(len(bench.store.dictionary(column)[0]))
