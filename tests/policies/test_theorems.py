@@ -14,6 +14,7 @@ from ofms.core.regret import ClientRegret, server_regret
 from ofms.core.regret_bounds import UseBound, client_bound, server_bound, server_bound_by_use
 from ofms.core.typing import Integers
 from ofms.policies.fleet import Fleet
+from ofms.policies.observations import Observations, Recent
 from ofms.reproduction.convex import Problem, Trace, project, run
 from tests.problems import fleet_of, policy_of
 
@@ -176,7 +177,7 @@ def test_the_best_of_fine_tuned_models_breaks_the_bound_against_a_fixed_one() ->
             losses[np.arange(clients), parameter.argmax(axis=1)] = 0
         pmf = policy.expected_weights(state, None)
         regret = regret.add((pmf * losses).sum(axis=1), losses)
-        state = half.learn(state, plan, losses)
+        state = half.learn(state, plan, Observations(losses, Recent.none(clients, models)))
     rate = float(state.learning_rate[0])
     bound = client_bound(models=models, learning_rate=rate, fewest_clusters=19, most_clusters=19, rounds=rounds)
     assert policy.bound == pytest.approx([bound.realised] * clients)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ofms.cli.options import (
+    cache_option,
     given_options,
     json_option,
     print_json,
@@ -29,6 +30,7 @@ from ofms.cli.options import (
 )
 @trust_option
 @workers_option
+@cache_option(default=True)
 @json_option
 def command(
     experiment: str,
@@ -40,6 +42,7 @@ def command(
     out: str,
     trust: tuple[str, ...],
     workers: int | None,
+    cache: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -61,7 +64,7 @@ def command(
         workers=workers,
         keep_runs=True,
     )
-    bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed))
+    bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed), cached=cache)
     names, values = policies or tuple(POLICIES), given_options(given) | settings
     section = comparison(bench, names, **values)
     for table in section.tables:

@@ -15,7 +15,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 # Arguments of `simulate` that are not settings of a policy or a run.
 _NOT_SETTINGS = (
     *("experiment", "policy", "models", "stream", "out", "loopback"),
-    *("workers", "progress", "resume", "checkpoint", "tracker", "trust", "seed"),
+    *("workers", "progress", "resume", "checkpoint", "tracker", "cache", "trust", "seed"),
 )
 
 
@@ -95,6 +95,16 @@ def workers_option(command: Command) -> Command:
         type=click.IntRange(1),
         help="Number of threads; one per core by default. The result does not depend on it.",
     )(command)
+
+
+def cache_option(default: bool) -> Callable[[Command], Command]:
+    """`--cache` or `--no-cache`: whether runs that do not fine-tune look up their models' outputs."""
+    return click.option(
+        "--cache/--no-cache",
+        default=default,
+        show_default=True,
+        help="Without fine-tuning, compute each model's outputs once and keep them in the user's cache.",
+    )
 
 
 def json_option(command: Command) -> Command:

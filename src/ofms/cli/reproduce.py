@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ofms.cli.options import named_folders, trust_option, workers_option
+from ofms.cli.options import cache_option, named_folders, trust_option, workers_option
 
 
 @click.command("reproduce")
@@ -19,6 +19,7 @@ from ofms.cli.options import named_folders, trust_option, workers_option
 @click.option("--show", is_flag=True, help="Show finished cells; run nothing.")
 @trust_option
 @workers_option
+@cache_option(default=True)
 def command(
     target: str,
     quick: bool,
@@ -29,9 +30,10 @@ def command(
     show: bool,
     trust: tuple[str, ...],
     workers: int | None,
+    cache: bool,
 ) -> None:
     """Reproduce the paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; or further
-    measurements: digits, gain, interval, bandwidth, server, choices; or all.
+    measurements: digits, gain, interval, bandwidth, server, choices, method; or all.
 
     Finished cells are stored in the folder; the same command resumes an interrupted reproduction.
     """
@@ -48,5 +50,6 @@ def command(
         run=not show,
         trust=trust_of(trust),
         workers=workers,
+        cache=cache,
         echo=click.echo,
     )

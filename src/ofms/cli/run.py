@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ofms.cli.options import (
+    cache_option,
     given_options,
     json_option,
     print_json,
@@ -28,6 +29,7 @@ from ofms.policies import DEFAULT
 @setting_options
 @trust_option
 @workers_option
+@cache_option(default=False)
 @click.option("--loopback", is_flag=True, help="Client by client through messages: slow, the reference for tests.")
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Resume an interrupted run, with its configuration.")
 @click.option("--tracker", metavar="NAME", help="Also log to tensorboard or mlflow.")
@@ -41,6 +43,7 @@ def command(
     settings: dict[str, Any],
     trust: tuple[str, ...],
     workers: int | None,
+    cache: bool,
     loopback: bool,
     resume: str | None,
     tracker: str | None,
@@ -60,6 +63,7 @@ def command(
         out=out if out is not None else resume is None,
         loopback=loopback,
         workers=workers,
+        cache=cache,
         progress=True,
         resume=resume,
         checkpoint=checkpoint,

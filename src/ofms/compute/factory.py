@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ofms.compute.cached import make_cached_compute
 from ofms.compute.protocol import Compute
 from ofms.compute.threads import ThreadedCompute
 from ofms.data.stream import Stream
@@ -17,6 +18,20 @@ def make_compute(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     workers: int | None = None,
+    cached: bool = False,
+    progress: bool = False,
 ) -> Compute:
-    """Make a compute for the models of a dictionary and the clients of a stream."""
+    """Make a compute for the models of a dictionary and the clients of a stream.
+
+    Parameters
+    ----------
+    cached
+        Use cached outputs if they are not too large; only for runs that never change the dictionary.
+    progress
+        Whether to show the progress of computing the outputs to cache.
+    """
+    if cached:
+        found = make_cached_compute(dictionary, stream, dtype=dtype, device=device, workers=workers, progress=progress)
+        if found is not None:
+            return found
     return ThreadedCompute(dictionary, stream, dtype=dtype, device=device, workers=workers)

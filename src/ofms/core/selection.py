@@ -63,16 +63,6 @@ def draw_cluster(clusters: Integers, uniform: Floats) -> Integers:
     return np.minimum(drawn, clusters - 1)
 
 
-def use_weights(held: Flags, weights: Floats, inclusion: Floats, uploads: Flags, groups: int) -> Floats:
-    """[N, K] α p/q for the models that an uploading client holds: how much it uses them; at most α, since p ≤ q.
-
-    >>> use_weights(np.array([[True, False]]), np.array([[0.2, 0.8]]), np.array([[0.4, 1.0]]), np.array([True]), 2)
-    array([[1., 0.]])
-    """
-    counts = held & uploads[:, None] & (inclusion > 0)
-    return np.where(counts, groups * weights / np.where(inclusion > 0, inclusion, 1.0), 0.0)
-
-
 def one_hot(chosen: Integers, models: int) -> Floats:
     """[N, K] all weight on the chosen model.
 

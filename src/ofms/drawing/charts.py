@@ -46,10 +46,14 @@ def new_figure(width: float, height: float, *, arranged: bool = True) -> Figure:
 
 def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[Path], *, ylabel: str) -> None:
     """Write `curves_figure` to files, each in the format of its suffix."""
-    figure = curves_figure(panels, ylabel=ylabel)
+    write_figure(curves_figure(panels, ylabel=ylabel), paths)
+
+
+def write_figure(figure: Figure, paths: Sequence[Path]) -> None:
+    """Write a figure to files, each in the format of its suffix."""
     import matplotlib
 
-    # A fixed salt, so that the same curves yield the same file.
+    # A fixed salt, so that the same figure yields the same file.
     with matplotlib.rc_context({"svg.hashsalt": "ofms"}):
         for path in paths:
             kind, content = path.suffix.removeprefix("."), io.BytesIO()

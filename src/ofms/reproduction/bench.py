@@ -10,7 +10,8 @@ from typing import Any
 from ofms.data import load_dataset
 from ofms.data.folder import data_folder
 from ofms.data.wec import FILES as WEC_FILES
-from ofms.drawing.charts import Curve
+from ofms.drawing.charts import Curve, draw_curves
+from ofms.drawing.dots import DotPanel, draw_dots
 from ofms.drawing.tables import Table
 from ofms.reproduction.cells import Cell, CellStore
 from ofms.runs.result import Result
@@ -72,6 +73,23 @@ class Figure:
     panels: Sequence[tuple[str, Sequence[Curve]]]
     ylabel: str
 
+    def draw(self, paths: Sequence[Path]) -> None:
+        """Write the chart to files, each in the format of its suffix."""
+        draw_curves(self.panels, paths, ylabel=self.ylabel)
+
+
+@dataclass(frozen=True)
+class DotFigure:
+    """A chart of values with their spread, one panel per dataset."""
+
+    name: str
+    title: str
+    panels: Sequence[DotPanel]
+
+    def draw(self, paths: Sequence[Path]) -> None:
+        """Write the chart to files, each in the format of its suffix."""
+        draw_dots(self.panels, paths)
+
 
 @dataclass(frozen=True)
 class Section:
@@ -81,23 +99,28 @@ class Section:
     title: str
     text: str
     tables: Sequence[Table] = ()
-    figures: Sequence[Figure] = ()
+    figures: Sequence[Figure | DotFigure] = ()
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The store of cells, the columns (`chosen` if the user named them), and the size of runs."""
+    """The store of cells, the columns (`chosen` if the user named them), and the size of runs.
+
+    With `cached`, frozen runs may look up their models' outputs.
+    """
 
     store: CellStore
     columns: Sequence[str]
     size: Size = field(default_factory=Size)
     chosen: bool = False
+    cached: bool = False
 
     def runs(self, experiment: str, policy: str = "ofms-ft", **given: Any) -> list[Result]:
         """The results behind one entry of a table, one per seed."""
         size = self.size.given(experiment)
         return self.store.results(
-            Cell(experiment, policy, seed, size | given) for seed in self.size.seed_range(experiment)
+            Cell(experiment, policy, seed, size | given, cached=self.cached)
+            for seed in self.size.seed_range(experiment)
         )
 
     def has_cells(self, experiment: str) -> bool:

@@ -31,19 +31,25 @@ _OPTIONS = ("preset", "budget", "bandwidth", "clients", "rounds")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: an experiment, a policy, a seed, and deviations from the experiment's settings."""
+    """One run: an experiment, a policy, a seed, and deviations from the experiment's settings.
+
+    With `cached`, a frozen run may look up its models' outputs: the same figures up to rounding, so the same key.
+    """
 
     experiment: str
     policy: str = "ofms-ft"
     seed: int = 0
     given: Mapping[str, Any] = field(default_factory=dict)
     loopback: bool = False
+    cached: bool = False
 
     def command(self, models: str | None = None, trust: Iterable[str] = ()) -> str:
         """The command that runs this cell, quoted for a shell.
 
         >>> Cell("air", given={"rounds": 20, "learning_rate": "10/sqrt(T)"}).command()
         "ofms run air --policy ofms-ft --seed 0 --rounds 20 --set 'learning_rate=10/sqrt(T)'"
+        >>> Cell("air", given={"hindsight": False}).command()
+        'ofms run air --policy ofms-ft --seed 0 --set hindsight=false'
         """
         parts = ["ofms", "run", self.experiment, "--policy", self.policy, "--seed", str(self.seed)]
         for name, value in self.given.items():
@@ -68,6 +74,8 @@ class CellStore:
         Packages that may be imported, in addition to those that an experiment's file trusts.
     keep_runs
         Whether to keep the runs' folders next to the cells, for a report.
+    cache
+        Whether cells that may look up their models' outputs do so.
     """
 
     def __init__(
@@ -81,12 +89,13 @@ class CellStore:
         keep_runs: bool = False,
         workers: int | None = None,
         progress: bool = True,
+        cache: bool = True,
     ) -> None:
         self.folder, self.models, self.workers, self.progress = folder, dict(models or {}), workers, progress
         self.used: dict[str, Result] = {}
         self.curves = CurveStore(folder, run=run)
         self.runs_missing, self.trust = run, trust
-        self._prepare, self._keep_runs = prepare, keep_runs
+        self._prepare, self._keep_runs, self._cache = prepare, keep_runs, cache
         self._dictionaries: dict[str, tuple[Dictionary, str]] = {}
 
     def results(self, cells: Iterable[Cell]) -> list[Result]:
@@ -161,6 +170,7 @@ class CellStore:
             "workers": self.workers,
             "progress": self.progress,
             "trust": self.trust,
+            "cache": self._cache and cell.cached,
         }
         interrupted = (folder / CONFIG).exists() and not (folder / SUMMARY).exists()
         if folder.exists() and not interrupted:
@@ -206,4 +216,4 @@ class CellStore:
 
 
 def _toml(value: object) -> str:
-    return msgspec.json.encode(value).decode() if isinstance(value, list) else str(value)
+    return msgspec.json.encode(value).decode() if isinstance(value, list | bool) else str(value)

@@ -10,7 +10,6 @@ import msgspec
 
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
-from ofms.drawing.charts import draw_curves
 from ofms.plugins import NO_TRUST, Trust
 from ofms.reproduction.bench import Bench, Section, Size, columns_here
 from ofms.reproduction.cells import CellStore
@@ -32,6 +31,7 @@ def reproduce_targets(
     run: bool = True,
     trust: Trust = NO_TRUST,
     workers: int | None = None,
+    cache: bool = True,
     echo: Callable[[str], None] = print,
 ) -> list[Section]:
     """Reproduce one target, or `all` with a page; print and write each section when it is complete."""
@@ -48,6 +48,7 @@ def reproduce_targets(
         run=run,
         trust=trust,
         workers=workers,
+        cache=cache,
     )
     bench = Bench(store, list(columns) or columns_here(), Size(quick=quick, seeds=seeds), chosen=bool(columns))
     sections = []
@@ -94,8 +95,7 @@ def write_section(section: Section, folder: Path) -> None:
         ):
             write_whole(folder / f"{table.name}.{suffix}", content.encode())
     for figure in section.figures:
-        paths = [folder / f"{figure.name}.png", folder / f"{figure.name}.svg"]
-        draw_curves(figure.panels, paths, ylabel=figure.ylabel)
+        figure.draw([folder / f"{figure.name}.png", folder / f"{figure.name}.svg"])
 
 
 def _page_path(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from ofms.reproduction.bench import Bench, Section
 from ofms.reproduction.beyond import digits, exchange_interval, gain, server, uplink
 from ofms.reproduction.choices import choices
 from ofms.reproduction.comparison import comparison
+from ofms.reproduction.method import method
 from ofms.reproduction.published import budgets, mixed_budgets, regret, run_time
 
 TARGETS: dict[str, Callable[[Bench], Section]] = {
@@ -22,4 +23,5 @@ TARGETS: dict[str, Callable[[Bench], Section]] = {
     "bandwidth": uplink,
     "server": server,
     "choices": choices,
+    "method": method,
 }

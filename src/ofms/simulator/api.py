@@ -41,6 +41,7 @@ def simulate(
     resume: str | os.PathLike[str] | None = None,
     checkpoint: float | None = None,
     tracker: str | None = None,
+    cache: bool = False,
     trust: Trust | Iterable[str] = (),
     **given: Any,
 ) -> Result:
@@ -71,6 +72,9 @@ def simulate(
         2 % of its time.
     tracker
         `tensorboard` or `mlflow`: also log the metrics there; only for a run that is written to a folder.
+    cache
+        Keep the outputs of all models on all samples in the user's cache, so that further runs on the same stream only
+        look them up; if the run does not fine-tune. Its figures agree with those of a direct run up to rounding.
     trust
         Packages whose code may run: networks, datasets and policies that a file names as `package.module:name`. The
         policy named in this call is trusted.
@@ -153,6 +157,7 @@ def simulate(
         progress=progress,
         checkpoint=checkpoint,
         tracker=tracker,
+        cache=cache,
     )
 
 

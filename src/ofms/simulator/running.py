@@ -36,6 +36,7 @@ def run(
     progress: bool,
     checkpoint: float,
     tracker: str | None,
+    cache: bool = False,
 ) -> Result:
     """Run a policy to its end, from the last checkpoint if it is resumed, and notify observers."""
     simulation = make_simulation(
@@ -48,6 +49,8 @@ def run(
         dtype=getattr(torch, config.dtype),
         loopback=bool(config.loopback),
         workers=workers,
+        cache=cache,
+        progress=progress,
     )
     measurement = Measurement(
         stream.clients,

@@ -16,6 +16,7 @@ from ofms.core.typing import AnyArray
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.fleet import Fleet
+from ofms.policies.local_updates import Adapted
 from ofms.policies.protocol import Policy
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.fused import FusedSimulation
@@ -60,14 +61,22 @@ def make_simulation(
     loopback: bool = False,
     workers: int | None = None,
     device: str = "cpu",
+    cache: bool = False,
+    progress: bool = False,
 ) -> Simulation:
-    """A simulator for a fleet: all clients at once, or client by client through messages."""
+    """A simulator for a fleet: all clients at once, or client by client through messages.
+
+    With `cache`, a run that never changes the dictionary looks up the models' outputs in the user's cache.
+    """
     if loopback:
         if device != "cpu":
             raise InvalidInput("device", device, "the loopback runs on the processor; leave it out")
         return LoopbackSimulation(policy, fleet, dictionary, stream, seed=seed, hindsight=hindsight, dtype=dtype)
 
     make = partial(make_compute, dictionary, stream, dtype=dtype, device=device, workers=workers)
+    if cache and _is_frozen(policy):
+        compute = make(cached=True, progress=progress)
+        return FusedSimulation(policy, fleet, compute, stream.y, seed=seed, hindsight=hindsight)
     # The same choices with the initial dictionary show the gain of fine-tuning.
     tuned = policy.local is not None and policy.local.rate > 0
     frozen = make() if hindsight and tuned else None
@@ -75,3 +84,8 @@ def make_simulation(
     if policy.own_model is not None and tuned:
         own = OwnCopies(dictionary, stream, policy.own_model, dtype=dtype, device=device)
     return FusedSimulation(policy, fleet, make(), stream.y, frozen=frozen, own=own, seed=seed, hindsight=hindsight)
+
+
+def _is_frozen(policy: Policy) -> bool:
+    """Whether clients predict with the initial dictionary throughout: nothing fine-tunes it, nobody adapts a copy."""
+    return policy.local is None or (policy.local.rate == 0 and not isinstance(policy.local, Adapted))

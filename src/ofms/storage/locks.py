@@ -1,7 +1,9 @@
-"""Locks on folders, held by at most one process."""
+"""Locks on folders and files, held by at most one process."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -34,6 +36,20 @@ class FolderLock:
             # Removed while locked: a process that has opened the file already finds it unlinked, and opens a new one.
             self.path.unlink(missing_ok=True)
             self._lock.release()
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Within the block, no other process is in the block of the same file; waits until that is so."""
+    lock_path = path.with_name(f".{path.name}{_NAME}")
+    lock = FileLock(lock_path)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        # Removed while locked, as in `FolderLock.close`.
+        lock_path.unlink(missing_ok=True)
+        lock.release()
 
 
 def is_locked(folder: Path) -> bool:
