@@ -9,6 +9,7 @@ import click
 
 from ofms.cli.options import (
     cache_option,
+    drift_option,
     given_options,
     json_option,
     print_json,
@@ -25,6 +26,7 @@ from ofms.cli.options import (
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @click.option("--seeds", type=click.IntRange(1), help="Number of seeds; 5 by default, 1 for mnist and cifar10.")
 @setting_options
+@drift_option
 @click.option(
     "--out", type=click.Path(), default="results", show_default=True, metavar="DIR", help="Folder for the cells."
 )

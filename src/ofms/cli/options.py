@@ -89,6 +89,12 @@ def trust_option(command: Command) -> Command:
     )(command)
 
 
+def drift_option(command: Command) -> Command:
+    return click.option(
+        "--drift", metavar="KIND", help="Streams that change during the run: switch, gradual, recurring, or rotate."
+    )(command)
+
+
 def workers_option(command: Command) -> Command:
     return click.option(
         "--workers",

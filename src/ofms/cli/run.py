@@ -8,6 +8,7 @@ import click
 
 from ofms.cli.options import (
     cache_option,
+    drift_option,
     given_options,
     json_option,
     print_json,
@@ -27,6 +28,7 @@ from ofms.policies import DEFAULT
 @click.option("--seed", type=int, help="0 by default.")
 @click.option("--out", type=click.Path(), metavar="DIR", help="The run's folder; a new one under `runs` by default.")
 @setting_options
+@drift_option
 @trust_option
 @workers_option
 @cache_option(default=False)

@@ -17,8 +17,9 @@ import numpy as np
 
 from ofms.core.errors import InvalidInput
 from ofms.data.download import Archive, fetch_files
+from ofms.data.drift import Drift
 from ofms.data.folder import VerifiedFiles
-from ofms.data.sites import Rows, rows_needed, site_stream, site_training_sets
+from ofms.data.sites import Rows, drifting_site_stream, rows_needed, site_stream, site_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
 
 FEATURES = (
@@ -59,6 +60,9 @@ class Air:
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
         needed = rows_needed(clients, rounds)
         return site_stream({site: _read_site(site, needed) for site in TEST_SITES}, clients=clients, rounds=rounds)
+
+    def drifting_stream(self, *, clients: int, rounds: int, seed: int, drift: Drift) -> Stream:
+        return drifting_site_stream(self, clients=clients, rounds=rounds, seed=seed, drift=drift)
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
         return site_training_sets({site: _read_site(site, _TRAINING_ROWS_PER_SITE) for site in TRAINING_SITES})

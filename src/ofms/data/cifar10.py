@@ -14,6 +14,7 @@ import numpy as np
 
 from ofms.core.typing import Integers
 from ofms.data.download import Archive, fetch_files
+from ofms.data.drift import Drift
 from ofms.data.folder import VerifiedFiles
 from ofms.data.images import Pixels, image_stream, image_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
@@ -49,14 +50,20 @@ class Cifar10:
         return f"cifar10: {len(_FILES.md5)} files in {_FILES.folder}"
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
-        images, labels = _read(["test_batch"])
-        return image_stream(
-            images, labels, majority=155, others=5, clients=clients, rounds=rounds, seed=seed, name="CIFAR-10"
-        )
+        return _stream(clients, rounds, seed)
+
+    def drifting_stream(self, *, clients: int, rounds: int, seed: int, drift: Drift) -> Stream:
+        return _stream(clients, rounds, seed, drift)
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
         images, labels = _read([f"data_batch_{number}" for number in range(1, 6)])
         return image_training_sets(images, labels, own_count=5000, other_count=500, seed=seed)
+
+
+def _stream(clients: int, rounds: int, seed: int, drift: Drift | None = None) -> Stream:
+    images, labels = _read(["test_batch"])
+    size = {"clients": clients, "rounds": rounds}
+    return image_stream(images, labels, majority=155, others=5, **size, seed=seed, name="CIFAR-10", drift=drift)
 
 
 def _read(batches: list[str]) -> tuple[Pixels, Integers]:

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ofms.core.errors import InvalidInput
+from ofms.data.drift import Drift, drifting, next_classes, rotating
 from ofms.data.partition import biased_sample, majority_streams, random_generator
 from ofms.data.stream import Stream, Task, TrainingSet
 
+_IMAGE = (8, 8)
 _MAJORITY = 0.775
 _OTHERS_IN_TRAINING = 4
 _STREAM, _TRAINING = 1, 2
@@ -39,6 +41,13 @@ class Digits:
             labels, clients=clients, rounds=rounds, share=_MAJORITY, generator=random_generator(seed, _STREAM)
         )
         return Stream(images[drawn], labels[drawn], self.task)
+
+    def drifting_stream(self, *, clients: int, rounds: int, seed: int, drift: Drift) -> Stream:
+        if drift == "rotate":
+            return rotating(self.stream(clients=clients, rounds=rounds, seed=seed), image=_IMAGE)
+        concepts = next_classes(clients)
+        sources = self.stream(clients=int(concepts.max()) + 1, rounds=rounds, seed=seed)
+        return drifting(sources, concepts, drift, seed=seed)
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
         images, labels = _load()

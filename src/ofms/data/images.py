@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Integers
+from ofms.data.drift import Drift, changes_of, next_classes, rotating, sources_by_round
 from ofms.data.partition import biased_sample, random_generator, shuffled
 from ofms.data.stream import Stream, TrainingSet
 
@@ -18,9 +19,21 @@ _STREAM, _TRAINING = 1, 2
 
 
 def image_stream(
-    images: Pixels, labels: Integers, *, majority: int, others: int, clients: int, rounds: int, seed: int, name: str
+    images: Pixels,
+    labels: Integers,
+    *,
+    majority: int,
+    others: int,
+    clients: int,
+    rounds: int,
+    seed: int,
+    name: str,
+    drift: Drift | None = None,
 ) -> Stream:
-    """The paper's partition: 10,000 test images over 50 clients with 200 each; a smaller run uses a part of it."""
+    """The paper's partition: 10,000 test images over 50 clients with 200 each; a smaller run uses a part of it.
+
+    With `drift`, clients move to the images of clients with other classes, or images rotate.
+    """
     if clients > CLIENTS or rounds > ROUNDS:
         raise InvalidInput(
             "clients × rounds",
@@ -28,8 +41,15 @@ def image_stream(
             f"{name}'s test images suffice for {CLIENTS} clients × {ROUNDS} rounds; request at most that",
         )
     generator = random_generator(seed, _STREAM)
-    drawn = partition_classes(labels, majority=majority, others=others, generator=generator)[:clients, :rounds]
-    return Stream(scaled(images[drawn]), labels[drawn], "classification")
+    drawn = partition_classes(labels, majority=majority, others=others, generator=generator)[:, :rounds]
+    if drift is None or drift == "rotate":
+        drawn = drawn[:clients]
+    else:
+        source = sources_by_round(next_classes(clients) % CLIENTS, rounds, drift, seed=seed)
+        drawn = drawn[source, np.arange(rounds)]
+    changes = () if drift is None else changes_of(drift, rounds)
+    stream = Stream(scaled(images[drawn]), labels[drawn], "classification", changes)
+    return rotating(stream, image=images.shape[-2:]) if drift == "rotate" else stream
 
 
 def partition_classes(labels: Integers, *, majority: int, others: int, generator: np.random.Generator) -> Integers:

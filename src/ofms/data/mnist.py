@@ -14,6 +14,7 @@ import numpy as np
 
 from ofms.core.typing import AnyArray, Integers
 from ofms.data.download import Archive, fetch_files
+from ofms.data.drift import Drift
 from ofms.data.folder import VerifiedFiles
 from ofms.data.images import Pixels, image_stream, image_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
@@ -52,14 +53,20 @@ class Mnist:
         return f"mnist: {len(_FILES.md5)} files in {_FILES.folder}"
 
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
-        images, labels = _read("t10k")
-        return image_stream(
-            images, labels, majority=140, others=5, clients=clients, rounds=rounds, seed=seed, name="MNIST"
-        )
+        return _stream(clients, rounds, seed)
+
+    def drifting_stream(self, *, clients: int, rounds: int, seed: int, drift: Drift) -> Stream:
+        return _stream(clients, rounds, seed, drift)
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
         images, labels = _read("train")
         return image_training_sets(images, labels, own_count=6000, other_count=100, seed=seed)
+
+
+def _stream(clients: int, rounds: int, seed: int, drift: Drift | None = None) -> Stream:
+    images, labels = _read("t10k")
+    size = {"clients": clients, "rounds": rounds}
+    return image_stream(images, labels, majority=140, others=5, **size, seed=seed, name="MNIST", drift=drift)
 
 
 def _download() -> dict[str, bytes]:

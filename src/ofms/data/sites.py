@@ -6,7 +6,8 @@ import numpy as np
 
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import Floats
-from ofms.data.stream import Stream, TrainingSet
+from ofms.data.drift import Drift, drifting
+from ofms.data.stream import Dataset, Stream, TrainingSet
 
 Rows = tuple[Floats, Floats]
 
@@ -36,6 +37,16 @@ def site_stream(sites: dict[str, Rows], *, clients: int, rounds: int) -> Stream:
         x.append(features[: count * rounds].reshape(count, rounds, -1))
         y.append(targets[: count * rounds].reshape(count, rounds))
     return Stream(np.concatenate(x).astype(np.float32), np.concatenate(y).astype(np.float32), "regression")
+
+
+def drifting_site_stream(dataset: Dataset, *, clients: int, rounds: int, seed: int, drift: Drift) -> Stream:
+    """Clients that move to the other site, and see there the rows of the same rounds of a client of that site."""
+    if drift == "rotate":
+        raise InvalidInput("drift", drift, f"the inputs of {dataset.name} are not images; use another kind")
+    at_first = -(-clients // 2)
+    own = np.arange(clients)
+    concepts = np.stack([own, np.where(own < at_first, own + at_first, own - at_first)], axis=1)
+    return drifting(dataset.stream(clients=2 * at_first, rounds=rounds, seed=seed), concepts, drift, seed=seed)
 
 
 def site_training_sets(sites: dict[str, Rows]) -> list[TrainingSet]:

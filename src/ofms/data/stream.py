@@ -25,6 +25,8 @@ class Stream:
         [N, T, ...] inputs.
     y
         [N, T] class indices, or values.
+    changes
+        The rounds (from 0) in which the distribution of the samples changes, ascending; empty without drift.
 
     Examples
     --------
@@ -36,6 +38,7 @@ class Stream:
     x: npt.NDArray[np.float32]
     y: AnyArray
     task: Task
+    changes: tuple[int, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -47,11 +50,13 @@ class Stream:
 
     def part(self, clients: int, rounds: int) -> Stream:
         """The first samples of the first clients."""
-        return Stream(self.x[:clients, :rounds], self.y[:clients, :rounds], self.task)
+        changes = tuple(change for change in self.changes if change < rounds)
+        return Stream(self.x[:clients, :rounds], self.y[:clients, :rounds], self.task, changes)
 
     def fingerprint(self) -> str:
-        """SHA-256 of samples, dtypes and task."""
-        digest = hashlib.sha256(repr((self.x.shape, self.x.dtype, self.y.dtype, self.task)).encode())
+        """SHA-256 of samples, dtypes, task and changes."""
+        described = (self.x.shape, self.x.dtype, self.y.dtype, self.task, *([self.changes] if self.changes else []))
+        digest = hashlib.sha256(repr(described).encode())
         for values in (self.x, self.y):
             digest.update(np.ascontiguousarray(values).data)
         return digest.hexdigest()
@@ -62,6 +67,8 @@ class Stream:
             raise InvalidInput("stream", self.x.shape, f"inputs are [N, T, ...] and targets [N, T]; got {self.y.shape}")
         if 0 in self.x.shape:
             raise InvalidInput("stream", self.x.shape, "give at least one client and one sample")
+        if list(self.changes) != sorted({change for change in self.changes if 0 < change < self.rounds}):
+            raise InvalidInput("stream changes", self.changes, f"give ascending rounds from 1 to {self.rounds - 1}")
         for name, values in (("inputs", self.x), ("targets", self.y)):
             broken = ~np.isfinite(values)
             if broken.any():
@@ -85,7 +92,11 @@ class TrainingSet:
 
 
 class Dataset(Protocol):
-    """The interface of a dataset, which its module provides as `dataset`."""
+    """The interface of a dataset, which its module provides as `dataset`.
+
+    A dataset that can drift also has a method `drifting_stream`, with the arguments of `stream` and the kind of `drift`
+    (`ofms.data.drift`); it returns a stream with `changes`.
+    """
 
     name: str
     task: Task

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ofms.core.typing import Floats
+from ofms.data.drift import Drift
 from ofms.data.partition import random_generator
-from ofms.data.sites import Rows, rows_needed, site_stream, site_training_sets
+from ofms.data.sites import Rows, drifting_site_stream, rows_needed, site_stream, site_training_sets
 from ofms.data.stream import Stream, Task, TrainingSet
 from ofms.data.wec import TEST_SITES, TRAINING_ROWS_PER_SITE, TRAINING_SITES, split_columns
 
@@ -60,6 +61,9 @@ class SyntheticWec:
     def stream(self, *, clients: int, rounds: int, seed: int) -> Stream:
         needed = rows_needed(clients, rounds)
         return site_stream({site: _site(site, needed) for site in TEST_SITES}, clients=clients, rounds=rounds)
+
+    def drifting_stream(self, *, clients: int, rounds: int, seed: int, drift: Drift) -> Stream:
+        return drifting_site_stream(self, clients=clients, rounds=rounds, seed=seed, drift=drift)
 
     def training_sets(self, *, seed: int) -> list[TrainingSet]:
         return site_training_sets({site: _site(site, TRAINING_ROWS_PER_SITE) for site in TRAINING_SITES})

@@ -13,6 +13,7 @@ import tomli_w
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
+from ofms.data.drift import Drift
 from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.fleet import Fleet
@@ -48,6 +49,8 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         A name, or the path of a TOML file; all paths are absolute.
     trust
         Packages whose code the run imports; None if there are none.
+    drift
+        The kind of drift of the dataset's stream; None without drift.
     loopback
         True for a run client by client; otherwise None.
     settings
@@ -69,6 +72,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     dtype: Literal["float32", "float64"] = "float32"
     hindsight: bool = True
     history: int = 10
+    drift: Drift | None = None
     loopback: Literal[True] | None = None
     trust: TrustTable | None = None
     settings: dict[str, Any] = {}

@@ -57,6 +57,7 @@ def resolve(
         "clients": experiment.clients,
         "rounds": experiment.rounds,
         "interval": experiment.interval,
+        "drift": experiment.drift,
         "budget": experiment.budget,
         "bandwidth": experiment.bandwidth,
         "models": experiment.models,

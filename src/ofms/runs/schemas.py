@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ofms.data.drift import Drift
 from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
 from ofms.storage.schema import convert
@@ -62,6 +63,7 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     bandwidth: str
     preset: str = "published"
     interval: int = 1
+    drift: Drift | None = None
     models: str | None = None
     policies: PolicyTables = {}
     trust: TrustTable | None = None

@@ -11,6 +11,7 @@ import msgspec
 
 from ofms.core.errors import InvalidInput
 from ofms.data import load_dataset
+from ofms.data.drift import make_stream
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST, Trust, trust_of
@@ -80,7 +81,7 @@ def simulate(
         policy named in this call is trusted.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
-        `hindsight`, `history`) and settings of the policy (`learning_rate`, `window`, …).
+        `hindsight`, `history`, `drift`) and settings of the policy (`learning_rate`, `window`, …).
         A field that is None counts as not given.
 
     Examples
@@ -125,11 +126,15 @@ def simulate(
         config = msgspec.structs.replace(config, loopback=True)
     if not isinstance(out, bool):
         require_free(Path(os.fspath(out)))
+    if config.drift is not None and (stream is not None or config.stream is not None):
+        raise InvalidInput("drift", config.drift, "a stream of your own has no other class or site; leave it out")
     if stream is None and config.stream is not None:
         stream = config.stream.read()
     if stream is None:
         dataset = load_dataset(str(config.dataset), config.trusted())
-        stream = dataset.stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
+        stream = make_stream(
+            dataset, clients=config.clients, rounds=config.rounds, seed=config.seed, drift=config.drift
+        )
         stream.require_sound()
     elif stream.clients < config.clients or stream.rounds < config.rounds:
         raise InvalidInput(
