@@ -23,13 +23,23 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """[T] values over rounds; optionally [T] their spread over clients, and a bound on the last value."""
+    """[T] values over rounds; optionally [T] their spread over clients, and a bound on the last value.
+
+    Attributes
+    ----------
+    marks
+        Rounds that the chart marks with vertical lines.
+    dashed
+        Draw a level to compare with, not a measured curve.
+    """
 
     label: str
     values: Floats
     low: Floats | None = None
     high: Floats | None = None
     bound: float | None = None
+    marks: Sequence[int] = ()
+    dashed: bool = False
 
 
 def new_figure(width: float, height: float, *, arranged: bool = True) -> Figure:
@@ -63,16 +73,20 @@ def write_figure(figure: Figure, paths: Sequence[Path]) -> None:
 
 def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str) -> Figure:
     """Curves over rounds, panels side by side; a triangle marks a bound on a curve's last value."""
+    shared = _share_legend([curves for _, curves in panels])
     figure = new_figure(6.4 if len(panels) == 1 else 4.8 * len(panels), 4)
     for place, (axes, (title, curves)) in enumerate(
         zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)
     ):
+        for mark in sorted({mark for curve in curves for mark in curve.marks}):
+            axes.axvline(mark, color="#888888", linestyle=":", linewidth=1)
         for number, curve in enumerate(curves):
             colour = COLOURS[number % len(COLOURS)]
             rounds = np.arange(1, len(curve.values) + 1)
             # The bound's value is in the legend: next to its mark it would cover curves, axes or other bounds.
             bounded = "" if curve.bound is None else f", bound {curve.bound:.3f}"
-            axes.plot(rounds, curve.values, color=colour, label=curve.label + bounded)
+            style = "--" if curve.dashed else "-"
+            axes.plot(rounds, curve.values, style, color=colour, label=curve.label + bounded)
             if curve.low is not None and curve.high is not None:
                 axes.fill_between(rounds, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
             if curve.bound is not None:
@@ -84,9 +98,18 @@ def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str)
         axes.set_xlim(0, None)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-        if curves:
+        if curves and not shared:
             axes.legend(frameon=False, title=_heading(curves), loc="best")
+    if shared:
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     return figure
+
+
+def _share_legend(panels: Sequence[Sequence[Curve]]) -> bool:
+    """Whether one legend below all panels suffices: the same labels in all, and nothing else to explain."""
+    labels = {tuple(curve.label for curve in curves) for curves in panels}
+    return len(panels) > 1 and len(labels) == 1 and not any(_heading(curves) for curves in panels)
 
 
 def _heading(curves: Sequence[Curve]) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ofms.core.typing import AnyArray
 from ofms.report.svg import INK, colour, line_chart
-from ofms.runs.formatting import REGRET_LABEL, scale
+from ofms.runs.formatting import REGRET_LABEL, phase_levels, recent_scores, scale
 from ofms.runs.result import Result
 
 if TYPE_CHECKING:
@@ -55,6 +55,23 @@ def metric_chart(runs: Sequence[Result]) -> str:
         axes.set_ylabel(f"{runs[0].metric} so far ({unit})")
 
     return line_chart(draw, "metric", legend=True)
+
+
+def drift_chart(runs: Sequence[Result]) -> str:
+    """The metric over the last rounds, the changes, and the best model of each phase of the first run."""
+    shown = [run for run in runs if run.drifts]
+
+    def draw(axes: Axes) -> None:
+        factor, unit = scale(shown[0].metric)
+        for change in sorted({change for run in shown for change in run.figures["changes"]}):
+            axes.axvline(change + 1, color=INK, linestyle=":", linewidth=1)
+        levels = factor * phase_levels(shown[0])
+        axes.plot(shown[0].rounds["round"], levels, "--", color=INK, linewidth=1, label="best model of each phase")
+        for number, run in enumerate(shown):
+            axes.plot(run.rounds["round"], factor * recent_scores(run), color=colour(number), label=run.name)
+        axes.set_ylabel(f"{shown[0].metric}, last ten rounds ({unit})")
+
+    return line_chart(draw, "drift", legend=True) if shown else ""
 
 
 def gain_chart(runs: Sequence[Result]) -> str:

@@ -14,7 +14,7 @@ from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import Table
 from ofms.report import charts
 from ofms.report.heatmaps import shares_chart, weights_chart
-from ofms.runs.formatting import format_bound, format_regret, format_score, scale
+from ofms.runs.formatting import DRIFT_HEADER, format_bound, format_drift, format_regret, format_score, scale
 from ofms.runs.result import Result
 from ofms.runs.units import human_bytes
 from ofms.storage.files import require_writable, write_whole
@@ -73,6 +73,9 @@ def headline(run: Result) -> list[tuple[str, str]]:
         shown.append(("average regret", format_regret(run)))
         shown.append(("its bound", format_bound(run)))
         shown.append(("best model in hindsight", f"{factor * figures['best_in_hindsight']:.2f} {unit}"))
+    if run.drifts:
+        shown += zip(DRIFT_HEADER, format_drift(run), strict=True)
+        shown.append(("best model of each phase", f"{factor * figures['best_of_phases']:.2f} {unit}"))
     if figures["frozen"] is not None:
         shown.append(("same choices, frozen dictionary", f"{factor * figures['frozen']:.2f} {unit}"))
     exchanges = -(-config.rounds // config.interval) * config.clients
@@ -87,6 +90,7 @@ def figures_table(runs: Sequence[Result]) -> Table:
     """The runs' figures side by side."""
     metric = runs[0].metric
     factor, unit = scale(metric)
+    drifts = any(run.drifts for run in runs)
     rows = [
         [
             run.name,
@@ -97,11 +101,12 @@ def figures_table(runs: Sequence[Result]) -> Table:
             human_bytes(run.figures["bytes_down"]),
             human_bytes(run.figures["bytes_up"]),
             f"{run.figures['seconds']:.1f}",
+            *(format_drift(run) if drifts else []),
         ]
         for run in runs
     ]
     header = ["run", f"{metric} ({unit})", "frozen", "random model", "best in hindsight", "average regret"]
-    header += ["its bound", "down", "up", "seconds"]
+    header += ["its bound", "down", "up", "seconds", *(DRIFT_HEADER if drifts else [])]
     notes = ["Mean ± standard deviation over clients."]
     reasons = sorted({str(run.figures["not_covered"]) for run in runs if run.figures["not_covered"]})
     if reasons:
@@ -114,7 +119,13 @@ def figures_table(runs: Sequence[Result]) -> Table:
 
 def _sections(runs: Sequence[Result]) -> list[dict[str, Any]]:
     """The charts over rounds."""
+    drift = {
+        "title": "Drift",
+        "text": "The metric over the last ten rounds. Vertical lines mark changes, a dashed one each phase's best.",
+        "charts": [("The last ten rounds", charts.drift_chart(runs))],
+    }
     return [
+        *([drift] if any(run.drifts for run in runs) else []),
         {
             "title": "Over rounds",
             "text": "Bands: one standard deviation over clients for the metric, 10 to 90 % of the clients for regret.",

@@ -15,6 +15,7 @@ from ofms.reproduction.summaries import (
     best_row,
     bytes_per_round,
     column_results,
+    drift_cells,
     in_paper,
     mean_figure,
     result_data,
@@ -76,7 +77,7 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
         "comparison",
         "Comparison",
         "All policies with the settings of preset `published`, beside the paper's figures (table 2).",
-        [table, traffic(bench, runs, names)],
+        [table, *drift_table(bench, runs, names), traffic(bench, runs, names)],
     )
 
 
@@ -88,6 +89,19 @@ def first_runs(bench: Bench, policies: Iterable[str], **given: Any) -> list[Path
         some = {key: value for key, value in given.items() if key in known}
         folders += [bench.store.run_folder(Cell(column, name, bench.size.first_seed, some)) for column in bench.columns]
     return [folder for folder in folders if folder.exists()]
+
+
+def drift_table(bench: Bench, runs: Mapping[tuple[str, str], list[Result]], names: Sequence[str]) -> list[Table]:
+    """Dynamic regret and rounds until recovered, if the streams drift."""
+    if not any(result.drifts for results in runs.values() for result in results):
+        return []
+    header, rows = [""], [[POLICIES.get(name, name)] for name in names]
+    for column in bench.columns:
+        header += [f"{title_of(column)}, dynamic regret", "rounds until recovered"]
+        for name, row in zip(names, rows, strict=True):
+            row += drift_cells(runs[name, column])
+    data = [result_data(result) for results in runs.values() for result in results]
+    return [Table("drift", "Dynamic regret per round, and rounds until recovered", header, rows, data=data)]
 
 
 def traffic(bench: Bench, runs: Mapping[tuple[str, str], list[Result]], names: Sequence[str]) -> Table:

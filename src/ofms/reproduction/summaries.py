@@ -88,6 +88,15 @@ def bytes_per_round(results: Sequence[Result], direction: str) -> str:
     return human_bytes(float(np.mean(totals)))
 
 
+def drift_cells(results: Sequence[Result]) -> list[str]:
+    """Dynamic regret per round and rounds until recovered, mean over seeds."""
+    if not results:
+        return ["–", "–"]
+    regret = np.mean([result.figures["dynamic_regret"] / result.config.rounds for result in results])
+    recovery = [result.figures["recovery"] for result in results if result.figures["recovery"] is not None]
+    return [f"{regret:.3g}", f"{np.mean(recovery):.1f}" if recovery else "–"]
+
+
 def mean_regret_curve(label: str, results: Sequence[Result]) -> Curve:
     """Average regret over rounds with its spread over clients and its final bound, averaged over seeds."""
     low, values, high = (
@@ -106,7 +115,9 @@ def known_bounds(results: Sequence[Result]) -> list[float]:
 
 def result_data(result: Result) -> dict[str, Any]:
     """A result for JSON: what was run, and its figures."""
-    names = ("experiment", "policy", "seed", "budget", "metric", "mean", "std", "regret")
+    names: tuple[str, ...] = ("experiment", "policy", "seed", "budget", "metric", "mean", "std", "regret")
+    if result.drifts:
+        names += ("drift", "changes", "dynamic_regret", "recovery", "best_in_hindsight", "best_of_phases")
     return {
         name: result.figures[name]
         for name in (*names, "bytes_down", "bytes_up", "client_seconds", "seconds", "command")

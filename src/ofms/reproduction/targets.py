@@ -9,6 +9,7 @@ from ofms.reproduction.beyond import digits, exchange_interval, gain, server, up
 from ofms.reproduction.choices import choices
 from ofms.reproduction.comparison import comparison
 from ofms.reproduction.method import method
+from ofms.reproduction.drift import drift
 from ofms.reproduction.published import budgets, mixed_budgets, regret, run_time
 
 TARGETS: dict[str, Callable[[Bench], Section]] = {
@@ -24,4 +25,5 @@ TARGETS: dict[str, Callable[[Bench], Section]] = {
     "server": server,
     "choices": choices,
     "method": method,
+    "drift": drift,
 }

@@ -16,10 +16,22 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.runs.config import RunConfig
-from ofms.runs.result import Result, config_figures
+from ofms.runs.figures import config_figures
+from ofms.runs.result import Result
 from ofms.storage.files import write_whole
 
 _START = b'{"format":"ofms-cell/'
+
+
+class _DriftFigures(msgspec.Struct, kw_only=True, frozen=True):
+    """Figures of a stream that drifts, with the metric over rounds."""
+
+    changes: list[int]
+    dynamic_regret: float
+    recovery: float | None
+    best_of_phases: float
+    phase_best: list[float]
+    score_over_rounds: list[float]
 
 
 class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
@@ -47,6 +59,7 @@ class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
     seconds: float
     version: str
     machine: str
+    drift: _DriftFigures | msgspec.UnsetType = msgspec.UNSET
 
 
 # Figures that have the same name in a cell and in a run's summary.
@@ -54,6 +67,7 @@ _FIGURES = (
     *("revision", "metric", "best_in_hindsight", "random_model", "bound", "groups", "bytes_down", "bytes_up"),
     *("most_bytes_held", "client_seconds"),
 )
+_DRIFT_FIGURES = ("changes", "dynamic_regret", "recovery", "best_of_phases", "phase_best")
 
 
 def write_cell(result: Result, path: Path, *, config: RunConfig, command: str) -> None:
@@ -67,6 +81,10 @@ def write_cell(result: Result, path: Path, *, config: RunConfig, command: str) -
         The command that repeats it.
     """
     rounds = result.rounds
+    drift: _DriftFigures | msgspec.UnsetType = msgspec.UNSET
+    if result.drifts:
+        known = {name: result.figures[name] for name in _DRIFT_FIGURES}
+        drift = _DriftFigures(score_over_rounds=_rounded(rounds["score"], 5), **known)
     cell = _CellFile(
         config=config,
         loopback=bool(result.config.loopback),
@@ -79,6 +97,7 @@ def write_cell(result: Result, path: Path, *, config: RunConfig, command: str) -
         seconds=round(result.figures["seconds"], 1),
         version=__version__,
         machine=machine(),
+        drift=drift,
         **{name: result.figures[name] for name in _FIGURES},
     )
     write_whole(path, msgspec.json.encode(cell) + b"\n")
@@ -109,6 +128,9 @@ def read_cell(path: Path) -> Result:
     regret = np.array(cell.regret_over_rounds)
     rounds = {"round": np.arange(1, len(regret) + 1), "regret": regret, "regret_10": low, "regret_90": high}
     figures = config_figures(config) | kept | computed
+    if isinstance(cell.drift, _DriftFigures):
+        figures |= {name: getattr(cell.drift, name) for name in _DRIFT_FIGURES}
+        rounds["score"] = np.array(cell.drift.score_over_rounds)
     return Result(config, figures, clients, rounds, name=config.policy)
 
 

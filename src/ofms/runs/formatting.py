@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ofms.runs.result import Result
 
 
+DRIFT_HEADER = ["dynamic regret", "rounds until recovered"]
 REGRET_LABEL = "average regret (selection loss)"
 
 
@@ -47,6 +49,29 @@ def format_bound(result: Result) -> str:
     return "not covered" if bound is None else f"{bound / result.config.rounds:.4f}"
 
 
+def format_drift(result: Result) -> list[str]:
+    """Dynamic regret per round and the rounds until recovered, mean over clients; dashes without drift."""
+    if not result.drifts:
+        return ["–", "–"]
+    regret, recovery = result.figures["dynamic_regret"] / result.config.rounds, result.figures["recovery"]
+    return [f"{regret:.4f}", "–" if recovery is None else f"{recovery:.1f}"]
+
+
+def recent_scores(result: Result, window: int = 10) -> Floats:
+    """[T] the metric over the last `window` rounds, mean over clients."""
+    sums = np.cumsum(np.concatenate([[0.0], result.rounds["score"]]))
+    rounds = np.arange(1, len(sums))
+    first = np.maximum(rounds - window, 0)
+    means: Floats = (sums[rounds] - sums[first]) / (rounds - first)
+    return means
+
+
+def phase_levels(result: Result) -> Floats:
+    """[T] the metric of the best model of each phase over that phase, mean over clients."""
+    edges = [0, *result.figures["changes"], result.config.rounds]
+    return np.repeat(np.array(result.figures["phase_best"]), np.diff(edges))
+
+
 def comparison_table(rows: Sequence[tuple[str, Result]], reference: Result) -> str:
     """One row per run, then the scores of a random model and of the best model in hindsight in `reference`."""
     metric = reference.metric
@@ -56,10 +81,16 @@ def comparison_table(rows: Sequence[tuple[str, Result]], reference: Result) -> s
     for name, score in (
         ("a uniformly random model", reference.random_model),
         ("the best model in hindsight", reference.best_in_hindsight),
+        ("the best model of each phase", reference.best_of_phases),
     ):
         if score is not None:
             cells.append([name, format_score(score, metric), "", ""])
-    table = format_table(["", f"{metric}, mean ± std over clients", "average regret", "its bound"], cells)
+    header = ["", f"{metric}, mean ± std over clients", "average regret", "its bound"]
+    if any(result.drifts for _, result in rows):
+        header += DRIFT_HEADER
+        drifts = [format_drift(result) for _, result in rows]
+        cells = [[*cell, *drift] for cell, drift in zip_longest(cells, drifts, fillvalue=["", ""])]
+    table = format_table(header, cells)
     if len({result.config.settings.get("loss_bound") for _, result in rows}) > 1:
         table += "\n(regret is in each run's own selection loss: bounded with `theory`, raw with `published`)"
     return table

@@ -15,6 +15,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Floats
 from ofms.drawing.charts import Curve, curves_figure
 from ofms.runs.config import RunConfig
+from ofms.runs.figures import best_score, config_figures, drift_figures, mean_of, phase_mean
 from ofms.runs.folder import RunFolder, read_run_folder, require_free
 from ofms.runs.formatting import REGRET_LABEL, regret_curve, result_table
 from ofms.runs.rounds import columns_of, lines_of
@@ -37,7 +38,8 @@ class Result:
         its `mean` and `std` over clients, mean `regret` and `bound` over clients, bytes, seconds, and so on.
     clients
         Arrays with a leading client axis: `score` (the metric), `regret`, `bound`, `model_score`, `down`, `up`,
-        `most_held`, `held_share`, `prediction_share`, `budget`; on the loopback `seconds`, processor time per client.
+        `most_held`, `held_share`, `prediction_share`, `budget`; on the loopback `seconds`, processor time per client;
+        with drift `dynamic_regret`, `phase_best` (each phase's best model) and `recovery` (rounds, after each change).
     rounds
         Columns with one value per round, such as `mean` and `regret`; `regret_10`, `regret_50` and `regret_90` are
         quantiles over clients.
@@ -71,6 +73,7 @@ class Result:
         revision: str,
         models: Sequence[str],
         seconds: float,
+        changes: Sequence[int] = (),
         folder: Path | None = None,
     ) -> Result:
         """The result of a simulation, from its measured arrays.
@@ -83,6 +86,8 @@ class Result:
             [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
         revision, models
             Fingerprint of the dictionary and its models' names, in the order of every array's last axis.
+        changes
+            The rounds (from 0) in which the stream changes.
         """
         arrays = dict(clients) | ({} if bound is None else {"bound": bound})
         scores = arrays.get("model_score")
@@ -91,22 +96,24 @@ class Result:
             "metric": metric,
             "mean": float(arrays["score"].mean()),
             "std": float(arrays["score"].std()),
-            "regret": _mean(arrays.get("regret")),
-            "bound": _mean(bound),
+            "regret": mean_of(arrays.get("regret")),
+            "bound": mean_of(bound),
             "not_covered": not_covered or None,
-            "best_in_hindsight": None if scores is None else _mean(best_score(scores, metric)),
-            "random_model": None if scores is None else _mean(scores.mean(axis=1)),
-            "frozen": _mean(arrays.get("frozen_score")),
-            "groups": _mean(columns["groups"]),
+            "best_in_hindsight": None if scores is None else mean_of(best_score(scores, metric)),
+            "random_model": None if scores is None else mean_of(scores.mean(axis=1)),
+            "frozen": mean_of(arrays.get("frozen_score")),
+            "groups": mean_of(columns["groups"]),
             "bytes_down": int(arrays["down"].sum()),
             "bytes_up": int(arrays["up"].sum()),
             "most_bytes_held": int(arrays["most_held"].max()),
             "revision": revision,
             "models": list(models),
             "seconds": seconds,
-            "client_seconds": _mean(arrays.get("seconds")),
+            "client_seconds": mean_of(arrays.get("seconds")),
             "folder": None if folder is None else str(folder),
         }
+        if changes:
+            figures |= drift_figures(config, arrays, changes)
         name = config.policy if folder is None else folder.name
         return cls(config, figures, arrays, columns, dict(history), folder, name)
 
@@ -163,6 +170,11 @@ class Result:
         """Whether the losses of all models were measured, which regret requires."""
         return "regret" in self.clients
 
+    @property
+    def drifts(self) -> bool:
+        """Whether the stream drifts and dynamic regret was measured."""
+        return "dynamic_regret" in self.figures
+
     def regret(self) -> Floats:
         """[N] cumulative regret of each client, in the selection loss."""
         if not self.hindsight:
@@ -182,6 +194,12 @@ class Result:
         """[N] the metric of each client's best single model of this run."""
         scores = self.clients.get("model_score")
         return None if scores is None else best_score(scores, self.metric)
+
+    @property
+    def best_of_phases(self) -> Floats | None:
+        """[N] the metric of each client's best models, one per phase of a stream that drifts."""
+        scores = self.clients.get("phase_best")
+        return None if scores is None else phase_mean(scores, self.figures["changes"], self.config.rounds)
 
     @property
     def random_model(self) -> Floats | None:
@@ -231,19 +249,3 @@ class Result:
 def load(path: str | os.PathLike[str]) -> Result:
     """Read a finished run from its folder, or a cell of a reproduction from its file."""
     return Result.load(path)
-
-
-def config_figures(config: RunConfig) -> dict[str, Any]:
-    """The part of a run's flat record that its configuration determines."""
-    names = ("experiment", "policy", "preset", "seed", "clients", "rounds", "interval", "budget", "bandwidth")
-    return {name: getattr(config, name) for name in names}
-
-
-def best_score(model_scores: Floats, metric: str) -> Floats:
-    """[N] the score of each client's best single model."""
-    best: Floats = model_scores.max(axis=1) if metric == "accuracy" else model_scores.min(axis=1)
-    return best
-
-
-def _mean(values: AnyArray | None) -> float | None:
-    return None if values is None else float(values.mean())

@@ -18,6 +18,7 @@ from ofms.runs.folder import RunFolder
 from ofms.runs.observers import CheckpointObserver, Observer
 from ofms.runs.result import Result
 from ofms.runs.trackers import start_tracker
+from ofms.simulator.drift import DriftMeasurement
 from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.progress import Progress
 from ofms.simulator.simulation import make_simulation
@@ -61,6 +62,12 @@ def run(
     )
     metric = "accuracy" if stream.task == "classification" else "mse"
     parts: dict[str, Flattenable] = {"simulation": simulation, "measurement": measurement}
+    drift = None
+    if stream.changes and config.hindsight:
+        drift = DriftMeasurement(
+            stream.clients, len(dictionary), config.rounds, stream.changes, metric=metric, loss_bound=policy.loss_bound
+        )
+        parts["drift"] = drift
     inputs = Inputs(fleet.catalogue.revision, stream.fingerprint())
     done, seconds = restore(folder, parts, inputs) if resumed and folder is not None else (0, 0.0)
     began = time.perf_counter() - seconds
@@ -81,13 +88,16 @@ def run(
             observers.append(stack.enter_context(follower))
         for exchange in simulation.exchanges():
             new = measurement.add(exchange)
+            if drift is not None:
+                drift.add(exchange)
             lines += new
             for observer in observers:
                 observer.on_rounds(new)
+        drift_arrays = {} if drift is None else drift.per_client(measurement.regret.incurred)
         result = Result.from_measurement(
             config,
             metric=metric,
-            clients=measurement.per_client() | {"budget": fleet.budgets} | simulation.client_figures(),
+            clients=measurement.per_client() | drift_arrays | {"budget": fleet.budgets} | simulation.client_figures(),
             history=measurement.first_clients(),
             lines=lines,
             seconds=time.perf_counter() - began,
@@ -95,6 +105,7 @@ def run(
             not_covered=policy.not_covered,
             revision=fleet.catalogue.revision,
             models=fleet.catalogue.names,
+            changes=stream.changes,
             folder=folder,
         )
         for observer in observers:

@@ -1,0 +1,51 @@
+"""The flat record of a run, from its configuration and its arrays by client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ofms.core.typing import AnyArray, Floats
+from ofms.runs.config import RunConfig
+
+
+def config_figures(config: RunConfig) -> dict[str, Any]:
+    """The part of a run's flat record that its configuration determines."""
+    names = ("experiment", "policy", "preset", "seed", "clients", "rounds", "interval", "budget", "bandwidth")
+    drift = {} if config.drift is None else {"drift": config.drift}
+    return {name: getattr(config, name) for name in names} | drift
+
+
+def drift_figures(config: RunConfig, clients: Mapping[str, AnyArray], changes: Sequence[int]) -> dict[str, Any]:
+    """The figures of a run whose stream changes; only the changes if it ran without hindsight.
+
+    Images that rotate never settle, so that a run on them has no rounds until recovered.
+    """
+    if "dynamic_regret" not in clients:
+        return {"changes": list(changes)}
+    return {
+        "changes": list(changes),
+        "dynamic_regret": mean_of(clients["dynamic_regret"]),
+        "recovery": None if config.drift == "rotate" else mean_of(clients["recovery"]),
+        "best_of_phases": mean_of(phase_mean(clients["phase_best"], changes, config.rounds)),
+        "phase_best": clients["phase_best"].mean(axis=0).tolist(),
+    }
+
+
+def phase_mean(by_phase: Floats, changes: Sequence[int], rounds: int) -> Floats:
+    """[N] the mean over rounds of a score by phase, [N, S]."""
+    mean: Floats = by_phase @ np.diff([0, *changes, rounds]) / rounds
+    return mean
+
+
+def best_score(model_scores: Floats, metric: str) -> Floats:
+    """[N] the score of each client's best single model."""
+    best: Floats = model_scores.max(axis=1) if metric == "accuracy" else model_scores.min(axis=1)
+    return best
+
+
+def mean_of(values: AnyArray | None) -> float | None:
+    """The mean over clients; None if it was not measured."""
+    return None if values is None else float(values.mean())
