@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import ofms
 from ofms.core.errors import InvalidInput
@@ -18,6 +20,7 @@ from ofms.data.drift import Drift, changes_of, make_stream, rotate, sources_by_r
 from ofms.data.images import image_stream
 from ofms.data.sites import Rows, drifting_site_stream, site_stream
 from ofms.data.stream import Stream, Task, TrainingSet
+from ofms.data.table import TableSource
 
 CONCEPTS: dict[Drift, list[int]] = {"switch": [0, 1, 2], "recurring": [0, 1, 0, 1], "gradual": [0, 1, 2]}
 
@@ -156,10 +159,63 @@ def test_what_cannot_drift_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(Sites, "drifting_stream")
     with pytest.raises(InvalidInput, match=r"drift = switch: dataset sites has no `drifting_stream`"):
         make_stream(Sites(), clients=2, rounds=6, seed=0, drift="switch")
-    with pytest.raises(InvalidInput, match=r"drift = recurring: 3 rounds"):
+    with pytest.raises(InvalidInput, match=r"drift = recurring: it has 4 phases"):
         digits("recurring", rounds=3)
     with pytest.raises(InvalidInput, match=r"drift = sudden: use one of switch, gradual, recurring, rotate"):
         ofms.simulate("digits", drift="sudden")
     x = np.zeros((2, 6, 3), dtype=np.float32)
     with pytest.raises(InvalidInput, match=r"stream changes = \(4, 2\): give ascending rounds from 1 to 5"):
         Stream(x, x[..., 0], "regression", (4, 2)).require_sound()
+
+
+TABLE = """
+summary = "pumps"
+budget = "2"
+bandwidth = "100%"
+drift = "switch"
+
+[stream]
+file = "pumps.csv"
+task = "regression"
+target = "load"
+client = "pump"
+site = "town"
+"""
+
+
+def write_pumps(folder: Path, towns: str, experiment: str = TABLE) -> Path:
+    rows = [f"{pump},{town},{10 * pump + step},0.1" for pump, town in enumerate(towns) for step in range(6)]
+    (folder / "pumps.csv").write_text("\n".join(["pump,town,load,heat", *rows]))
+    (folder / "own.toml").write_text(experiment)
+    return folder / "own.toml"
+
+
+def test_clients_of_a_table_move_to_the_next_sites(tmp_path: Path) -> None:
+    write_pumps(tmp_path, "abcaa")
+    source = TableSource(str(tmp_path / "pumps.csv"), "regression", target="load", client="pump", site="town")
+    stream = source.read_drifting(clients=4, rounds=6, seed=0, drift="switch")
+    assert stream.x.shape == (4, 6, 1), "the site is not a feature"
+    assert stream.changes == (2, 4)
+    assert stream.y.tolist() == [
+        [0, 1, 12, 13, 24, 25],
+        [10, 11, 22, 23, 4, 5],
+        [20, 21, 2, 3, 14, 15],
+        [30, 31, 12, 13, 24, 25],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("towns", "change", "message"),
+    [
+        ("aaa", ("", ""), "stream.site = town: all clients have the same site"),
+        ("12", ('site = "town"\n', ""), "drift = switch: name the table's column of sites"),
+        ("ab", ("town", "city"), "stream.site = city: the file has no such column"),
+        ("ab", ("switch", "rotate"), "drift = rotate: a table has no images"),
+    ],
+)
+def test_a_table_without_sites_is_refused(towns: str, change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    path = write_pumps(tmp_path, towns, TABLE.replace(*change))
+    models = ofms.Dictionary.from_modules({name: nn.Linear(1, 1) for name in "abc"}, task="regression")
+    with pytest.raises(InvalidInput, match=message) as refusal:
+        ofms.simulate(str(path), models=models)
+    assert len(str(refusal.value).splitlines()) == 1

@@ -130,7 +130,7 @@ def test_drift_is_part_of_the_configuration(tmp_path: Path) -> None:
     assert own.score.tolist() == results["switch"].score.tolist()
     again = ofms.simulate(str(tmp_path / "run" / "config.toml"), models=size["models"])
     assert again.clients["dynamic_regret"].tolist() == own.clients["dynamic_regret"].tolist()
-    with pytest.raises(InvalidInput, match=r"drift = switch: a stream of your own has no other class or site"):
+    with pytest.raises(InvalidInput, match=r"drift = switch: give a stream that drifts"):
         run(drift="switch")
 
 

@@ -37,20 +37,20 @@ def make_stream(dataset: Dataset, *, clients: int, rounds: int, seed: int, drift
     make = getattr(dataset, "drifting_stream", None)
     if make is None:
         raise InvalidInput("drift", drift, f"dataset {dataset.name} has no `drifting_stream`; leave drift out")
-    if not changes_of(drift, rounds):
-        raise InvalidInput("drift", drift, f"{rounds} rounds leave no round for each phase; request more")
     stream: Stream = make(clients=clients, rounds=rounds, seed=seed, drift=drift)
     return stream
 
 
 def changes_of(drift: Drift, rounds: int) -> tuple[int, ...]:
-    """The first round (from 0) of each phase but the first; none if a phase would be empty.
+    """The first round (from 0) of each phase but the first.
 
     >>> changes_of("switch", 200), changes_of("recurring", 200)
     ((66, 133), (50, 100, 150))
     """
     phases = 4 if drift == "recurring" else 3
-    return tuple(phase * rounds // phases for phase in range(1, phases)) if rounds >= phases else ()
+    if rounds < phases:
+        raise InvalidInput("drift", drift, f"it has {phases} phases; request at least as many rounds, not {rounds}")
+    return tuple(phase * rounds // phases for phase in range(1, phases))
 
 
 def drifting(sources: Stream, concepts: Integers, drift: Drift, *, seed: int) -> Stream:

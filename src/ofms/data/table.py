@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ofms.core.errors import InvalidInput
-from ofms.core.typing import AnyArray
+from ofms.core.typing import AnyArray, Integers
+from ofms.data.drift import Drift, drifting
 from ofms.data.folder import md5_of
 from ofms.data.stream import Stream, Task
 from ofms.storage.archives import read_npz
@@ -31,6 +32,8 @@ class TableSource:
         The column of clients; each client's rows come in the order of the file.
     features
         The columns of the inputs, in order; by default all other columns.
+    site
+        The column of the clients' sites, which only drift needs.
     """
 
     file: str
@@ -38,6 +41,7 @@ class TableSource:
     target: str | None = None
     client: str | None = None
     features: tuple[str, ...] | None = None
+    site: str | None = None
 
     def read(self) -> Stream:
         """Read the stream; all clients are cut to the length of the shortest."""
@@ -49,6 +53,31 @@ class TableSource:
         if path.suffix not in (".csv", ".parquet"):
             raise InvalidInput("stream.file", self.file, "give a .csv, .parquet or .npz file")
         return self._from_table(path)
+
+    def read_drifting(self, *, clients: int, rounds: int, seed: int, drift: Drift) -> Stream:
+        """Read the stream of clients that move to the next sites, in alphabetical order."""
+        if drift == "rotate":
+            raise InvalidInput("drift", drift, "a table has no images; use another kind")
+        if self.site is None or Path(self.file).suffix == ".npz":
+            raise InvalidInput("drift", drift, "name the table's column of sites as stream.site, or leave drift out")
+        stream = self.read()
+        if rounds > stream.rounds or clients > stream.clients:
+            return stream  # Too small, which the run rejects.
+        concepts = _next_sites(self._sites())[:clients]
+        return drifting(stream.part(stream.clients, rounds), concepts, drift, seed=seed)
+
+    def _sites(self) -> list[str]:
+        """The site of each client, in the order of clients."""
+        table = _read_table(Path(self.file))
+        sites = []
+        for client, rows in table.groupby(self.client, sort=True):
+            found = rows[self.site].unique()
+            if len(found) != 1:
+                raise InvalidInput("stream.site", self.site, f"client {client} has {len(found)} sites; give it one")
+            sites.append(str(found[0]))
+        if len(set(sites)) < 2:
+            raise InvalidInput("stream.site", self.site, "all clients have the same site; drift needs two")
+        return sites
 
     def fingerprint(self) -> str:
         """MD5 of the file's content."""
@@ -70,13 +99,16 @@ class TableSource:
         if self.target is None or self.client is None:
             missing = "target" if self.target is None else "client"
             raise InvalidInput(f"stream.{missing}", None, f"name the column; the file has {_names(table)}")
-        features = self.features or tuple(name for name in table.columns if name not in (self.target, self.client))
+        features = self.features or tuple(
+            name for name in table.columns if name not in (self.target, self.client, self.site)
+        )
         columns = [("target", self.target), ("client", self.client), *(("features", each) for each in features)]
+        columns += [] if self.site is None else [("site", self.site)]
         for field, name in columns:
             if name not in table.columns:
                 raise InvalidInput(f"stream.{field}", name, f"the file has no such column; it has {_names(table)}")
-        for name in (*features, self.target, self.client):
-            if name != self.client and table[name].dtype.kind not in "fiub":
+        for _, name in columns:
+            if name not in (self.client, self.site) and table[name].dtype.kind not in "fiub":
                 raise InvalidInput(f"column {name}", table[name].dtype, "it must be numeric; leave it out or encode it")
             if table[name].isna().any():
                 row = int(table[name].isna().to_numpy().argmax())
@@ -86,6 +118,23 @@ class TableSource:
         x = np.stack([rows[list(features)].to_numpy()[:length] for rows in groups])
         y = np.stack([rows[self.target].to_numpy()[:length] for rows in groups])
         return _stream(x, y, self.task)
+
+
+def _next_sites(sites: list[str]) -> Integers:
+    """[N, C] for each client, itself and a client of each of the next sites, at most three in all.
+
+    >>> _next_sites(["a", "b", "a"]).tolist()
+    [[0, 1], [1, 0], [2, 1]]
+    """
+    names = sorted(set(sites))
+    members = [[client for client, site in enumerate(sites) if site == name] for name in names]
+    concepts = []
+    for client, site in enumerate(sites):
+        own = names.index(site)
+        rank = members[own].index(client)
+        others = [members[(own + step) % len(names)] for step in range(1, min(3, len(names)))]
+        concepts.append([client, *(each[rank % len(each)] for each in others)])
+    return np.array(concepts)
 
 
 def _read_table(path: Path) -> Any:

@@ -98,15 +98,15 @@ def figures_table(runs: Sequence[Result]) -> Table:
             *(_scaled(run.figures[key], factor) for key in ("frozen", "random_model", "best_in_hindsight")),
             format_regret(run),
             format_bound(run),
+            *(format_drift(run) if drifts else []),
             human_bytes(run.figures["bytes_down"]),
             human_bytes(run.figures["bytes_up"]),
             f"{run.figures['seconds']:.1f}",
-            *(format_drift(run) if drifts else []),
         ]
         for run in runs
     ]
     header = ["run", f"{metric} ({unit})", "frozen", "random model", "best in hindsight", "average regret"]
-    header += ["its bound", "down", "up", "seconds", *(DRIFT_HEADER if drifts else [])]
+    header += ["its bound", *(DRIFT_HEADER if drifts else []), "down", "up", "seconds"]
     notes = ["Mean ± standard deviation over clients."]
     reasons = sorted({str(run.figures["not_covered"]) for run in runs if run.figures["not_covered"]})
     if reasons:
@@ -119,19 +119,14 @@ def figures_table(runs: Sequence[Result]) -> Table:
 
 def _sections(runs: Sequence[Result]) -> list[dict[str, Any]]:
     """The charts over rounds."""
-    drift = {
-        "title": "Drift",
-        "text": "The metric over the last ten rounds. Vertical lines mark changes, a dashed one each phase's best.",
-        "charts": [("The last ten rounds", charts.drift_chart(runs))],
-    }
     return [
-        *([drift] if any(run.drifts for run in runs) else []),
         {
             "title": "Over rounds",
             "text": "Bands: one standard deviation over clients for the metric, 10 to 90 % of the clients for regret.",
             "charts": [
                 ("Accuracy" if runs[0].metric == "accuracy" else "Squared error", charts.metric_chart(runs)),
                 ("Regret", charts.regret_chart(runs)),
+                ("The last ten rounds, and changes of the stream", charts.drift_chart(runs)),
             ],
         },
         {

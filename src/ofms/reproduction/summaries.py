@@ -94,7 +94,7 @@ def drift_cells(results: Sequence[Result]) -> list[str]:
         return ["–", "–"]
     regret = np.mean([result.figures["dynamic_regret"] / result.config.rounds for result in results])
     recovery = [result.figures["recovery"] for result in results if result.figures["recovery"] is not None]
-    return [f"{regret:.3g}", f"{np.mean(recovery):.1f}" if recovery else "–"]
+    return [f"{regret:#.3g}", f"{np.mean(recovery):.1f}" if recovery else "–"]
 
 
 def mean_regret_curve(label: str, results: Sequence[Result]) -> Curve:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ofms.runs.result import Result
 
 
-DRIFT_HEADER = ["dynamic regret", "rounds until recovered"]
+DRIFT_HEADER = ["average dynamic regret", "rounds until recovered"]
 REGRET_LABEL = "average regret (selection loss)"
 
 

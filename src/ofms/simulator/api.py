@@ -126,15 +126,15 @@ def simulate(
         config = msgspec.structs.replace(config, loopback=True)
     if not isinstance(out, bool):
         require_free(Path(os.fspath(out)))
-    if config.drift is not None and (stream is not None or config.stream is not None):
-        raise InvalidInput("drift", config.drift, "a stream of your own has no other class or site; leave it out")
+    size = {"clients": config.clients, "rounds": config.rounds}
+    if config.drift is not None and stream is not None:
+        raise InvalidInput("drift", config.drift, "give a stream that drifts, with its changes; leave drift out")
     if stream is None and config.stream is not None:
-        stream = config.stream.read()
+        drift, seed = config.drift, config.seed
+        stream = config.stream.read() if drift is None else config.stream.read_drifting(**size, seed=seed, drift=drift)
     if stream is None:
         dataset = load_dataset(str(config.dataset), config.trusted())
-        stream = make_stream(
-            dataset, clients=config.clients, rounds=config.rounds, seed=config.seed, drift=config.drift
-        )
+        stream = make_stream(dataset, **size, seed=config.seed, drift=config.drift)
         stream.require_sound()
     elif stream.clients < config.clients or stream.rounds < config.rounds:
         raise InvalidInput(
