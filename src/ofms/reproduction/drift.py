@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def _table(bench: Bench, column: str, kinds: Sequence[str], runs: Runs) -> Table
         for name, row in zip(("best_in_hindsight", "best_of_phases"), hindsight, strict=True):
             row += [f"{mean_figure(reference, name):.2f}" if reference else "–", "", ""]
     return Table(
-        f"drift-{title_of(column).lower().replace(' ', '-')}",
+        f"drift-{Path(column).stem}",
         f"{title_of(column)} with drift, mean ± standard deviation over clients",
         header,
         [*rows, *hindsight],
@@ -112,10 +113,9 @@ def _figure(bench: Bench, column: str, kinds: Sequence[str], runs: Runs) -> list
             curves = [Curve("the best model of each phase", levels, marks=marks, dashed=True)]
             curves += [_curve(label, runs[label, kind]) for label in _ROWS if runs[label, kind]]
             panels.append((kind, curves))
-    name = title_of(column)
-    title = f"{name}: the last ten rounds, mean over clients; vertical lines mark changes"
+    title = f"{title_of(column)}: the last ten rounds, mean over clients; vertical lines mark changes"
     ylabel = f"the last ten rounds, {unit(column, bench.store.trust)}"
-    return [Figure(f"drift-{name.lower().replace(' ', '-')}", title, panels, ylabel)] if panels else []
+    return [Figure(f"drift-{Path(column).stem}", title, panels, ylabel)] if panels else []
 
 
 def _curve(label: str, results: Sequence[Result]) -> Curve:

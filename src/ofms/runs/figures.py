@@ -19,12 +19,12 @@ def config_figures(config: RunConfig) -> dict[str, Any]:
 
 
 def drift_figures(config: RunConfig, clients: Mapping[str, AnyArray], changes: Sequence[int]) -> dict[str, Any]:
-    """The figures of a run whose stream changes; only the changes if it ran without hindsight.
+    """The figures of a run whose stream changes: none without changes, only these without hindsight.
 
     Images that rotate never settle, so that a run on them has no rounds until recovered.
     """
-    if "dynamic_regret" not in clients:
-        return {"changes": list(changes)}
+    if not changes or "dynamic_regret" not in clients:
+        return {"changes": list(changes)} if changes else {}
     return {
         "changes": list(changes),
         "dynamic_regret": mean_of(clients["dynamic_regret"]),

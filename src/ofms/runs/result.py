@@ -112,8 +112,7 @@ class Result:
             "client_seconds": mean_of(arrays.get("seconds")),
             "folder": None if folder is None else str(folder),
         }
-        if changes:
-            figures |= drift_figures(config, arrays, changes)
+        figures |= drift_figures(config, arrays, changes)
         name = config.policy if folder is None else folder.name
         return cls(config, figures, arrays, columns, dict(history), folder, name)
 
