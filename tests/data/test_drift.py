@@ -36,7 +36,7 @@ def test_a_client_moves_to_the_next_classes(drift: Drift) -> None:
     for client in range(12):
         for phase, (first, end) in enumerate(pairwise(edges)):
             counts = np.bincount(stream.y[client, first:end], minlength=10) / (end - first)
-            majority = (client + CONCEPTS[drift][phase]) % 10
+            majority = (client + (1 + client // 10) * CONCEPTS[drift][phase]) % 10
             assert counts[majority] == pytest.approx(0.775, abs=0.1)
             assert np.delete(counts, majority).max() < 0.08
 
@@ -126,8 +126,13 @@ def test_images_move_between_clients() -> None:
 
     still, switched = stream(), stream(drift="switch")
     assert switched.changes == (66, 133)
+    blocks, moved = (each.x.reshape(5, 10, 200, -1) for each in (still, switched))
     for number, (first, end) in enumerate([(0, 66), (66, 133), (133, 200)]):
-        assert (switched.x[:, first:end] == np.roll(still.x, -number, axis=0)[:, first:end]).all()
+        for block, step in enumerate([1, 2, 3, 4, 1]):
+            expected = np.roll(blocks[block], -number * step, axis=0)
+            assert (moved[block, :, first:end] == expected[:, first:end]).all()
+    numbers = np.round(switched.x[:, :, 0, 0] * 255) @ np.array([256, 1])
+    assert np.unique(numbers).size == 10_000, "each image is seen once"
     few = stream(drift="switch", clients=3)
     assert (few.x == switched.x[:3]).all()
     turned = stream(drift="rotate", clients=2, rounds=20)

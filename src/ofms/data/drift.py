@@ -79,9 +79,19 @@ def sources_by_round(concepts: Integers, rounds: int, drift: Drift, *, seed: int
     return np.take_along_axis(concepts, phase % number, axis=1)
 
 
-def next_classes(clients: int) -> Integers:
-    """[N, 3] each client and the next two as sources: client i's class is i mod C, so each has another class."""
-    return np.arange(clients)[:, None] + np.arange(3)
+def next_classes(clients: int, classes: int = 10) -> Integers:
+    """[N, 3] each client and two others as sources; client i's class is i mod C, and all three have different ones.
+
+    A client moves within its block of C clients, in steps that differ between blocks: so clients of the same class
+    move to different ones, and two clients never have the same source.
+
+    >>> next_classes(12)[[0, 9, 10]].tolist()
+    [[0, 1, 2], [9, 0, 1], [10, 12, 14]]
+    """
+    block, own = np.divmod(np.arange(clients)[:, None], classes)
+    step = 1 + block % ((classes - 1) // 2)
+    concepts: Integers = block * classes + (own + step * np.arange(3)) % classes
+    return concepts
 
 
 def _phases(drift: Drift, clients: int, rounds: int, generator: np.random.Generator) -> Integers:

@@ -45,7 +45,7 @@ def image_stream(
     if drift is None or drift == "rotate":
         drawn = drawn[:clients]
     else:
-        source = sources_by_round(next_classes(clients) % CLIENTS, rounds, drift, seed=seed)
+        source = sources_by_round(next_classes(clients, CLASSES), rounds, drift, seed=seed)
         drawn = drawn[source, np.arange(rounds)]
     changes = () if drift is None else changes_of(drift, rounds)
     stream = Stream(scaled(images[drawn]), labels[drawn], "classification", changes)
