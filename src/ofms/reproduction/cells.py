@@ -26,7 +26,7 @@ from ofms.simulator.api import resolve_experiment, simulate
 from ofms.storage.files import require_writable
 from ofms.storage.locks import is_locked
 
-_OPTIONS = ("preset", "budget", "bandwidth", "clients", "rounds")
+_OPTIONS = ("preset", "budget", "bandwidth", "clients", "rounds", "drift")
 
 
 @dataclass(frozen=True)

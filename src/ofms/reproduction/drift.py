@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ofms.drawing.charts import Curve
 from ofms.drawing.tables import Table
 from ofms.reproduction.bench import Bench, Figure, Section, title_of
+from ofms.reproduction.method_rows import FROZEN_OFMS_FT, METHOD, Row
 from ofms.reproduction.summaries import (
     best_row,
     drift_cells,
@@ -33,18 +33,12 @@ _FURTHER_KINDS = {"digits": ("rotate",)}
 _REFERENCE = "OFMS-FT, frozen"
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A policy of the table, with a frozen dictionary."""
-
-    policy: str
-    given: dict[str, Any] = field(default_factory=dict)
-
-
+# The policies, with frozen dictionaries.
 _ROWS = {
-    "MAB": _Row("mab"),
-    "budgeted expert advice": _Row("budgeted-experts"),
-    _REFERENCE: _Row("ofms-ft", {"fine_tuning_rate": 0}),
+    "MAB": Row("mab"),
+    "budgeted expert advice": Row("budgeted-experts"),
+    _REFERENCE: FROZEN_OFMS_FT,
+    "late hedging, frozen": METHOD,
 }
 
 Runs = dict[tuple[str, str], list[Result]]
@@ -54,7 +48,7 @@ def drift(bench: Bench) -> Section:
     """Policies on streams that drift, one table and one chart per dataset."""
     columns = list(bench.columns) if bench.chosen else [*bench.columns, "digits"]
     default = 1 if bench.size.quick else _SEEDS
-    bench = replace(bench, size=replace(bench.size, seeds=bench.size.seeds or default))
+    bench = replace(bench, size=replace(bench.size, seeds=bench.size.seeds or default), cached=True)
     tables, figures = [], []
     for column in columns:
         kinds = (*_KINDS, *_FURTHER_KINDS.get(column, ()))

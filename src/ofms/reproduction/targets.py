@@ -8,8 +8,8 @@ from ofms.reproduction.bench import Bench, Section
 from ofms.reproduction.beyond import digits, exchange_interval, gain, server, uplink
 from ofms.reproduction.choices import choices
 from ofms.reproduction.comparison import comparison
-from ofms.reproduction.method import method
 from ofms.reproduction.drift import drift
+from ofms.reproduction.method import method
 from ofms.reproduction.published import budgets, mixed_budgets, regret, run_time
 
 TARGETS: dict[str, Callable[[Bench], Section]] = {
