@@ -63,7 +63,7 @@ class Settings:
     keep: bool = True
     visit_every: Count | None = None
     fine_tuning_rate: Annotated[float, Range(0)] = 1.0
-    tune_every: Count = 5
+    tune_every: Count = 4
     warm_up: Round = 10
     objective: Literal["own", "pool"] = "own"
 

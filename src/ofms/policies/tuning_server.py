@@ -1,10 +1,11 @@
 """The server half of policies that fine-tune by use, with steps that need no tuning.
 
-Clients report the losses of the models that they fine-tune, weighted by how much they use them. With F_k their sum and
-g_k the summed gradient, the first step of a model is the Polyak step c F_k/‖g_k‖²: to first order it reduces the loss
-of the model's users by the share c, whatever the scales of losses and parameters are. The models do not reach a loss of
-0, for which that step is meant: so it never grows, and falls with the root of the number of steps. It also moves
-parameters by at most a tenth of their norm.
+Clients report the losses of the models that they fine-tune, weighted by how much they use them. With F the sum of these
+for a model and g its summed gradient, the t-th step is c ΣF/Σ‖g‖² / √t, sums over the t steps so far. It is a Polyak
+step: to first order, the first one reduces the loss of the model's users by the share c, whatever the scales of
+losses and parameters are. A Polyak step is meant for a loss that can reach 0: where it cannot, √t makes it converge.
+An exchange in which few clients use a model counts little in both sums, and moves the model little. No step moves the
+parameters by more than a tenth of their norm.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _FARTHEST = 0.1
 
 @dataclass(frozen=True, eq=False)
 class TuningState:
-    """[K] the smallest Polyak step so far (infinite before the first), and the number of steps."""
+    """[K] the sums of the users' losses and of the squared norms of updates, and the number of steps."""
 
-    smallest: Floats
+    losses: Floats
+    squares: Floats
     steps: Integers
 
 
@@ -45,7 +47,8 @@ class TuningServer:
     rate: float
 
     def start(self, catalogue: Catalogue) -> TuningState:
-        return TuningState(np.full(len(catalogue), np.inf), np.zeros(len(catalogue), dtype=np.int64))
+        zeros = np.zeros(len(catalogue))
+        return TuningState(zeros, zeros, np.zeros(len(catalogue), dtype=np.int64))
 
     def grant(self, state: TuningState, wanted: Flags, draws: Draws) -> tuple[TuningState, Flags, None]:
         return state, wanted, None
@@ -54,10 +57,11 @@ class TuningServer:
         moved = summed.norms > 0
         if reports.losses is None or not moved.any():
             return state, np.zeros(moved.size)
-        losses = np.where(reports.updated, reports.losses, 0.0).sum(axis=0)
-        norms = np.where(moved, summed.norms, 1.0)
-        polyak = self.share * self.rate * losses / np.square(norms)
-        smallest = np.where(moved, np.minimum(state.smallest, polyak), state.smallest)
+        reported = np.where(reports.updated, reports.losses, 0.0).sum(axis=0)
+        losses = state.losses + np.where(moved, reported, 0.0)
+        squares = state.squares + np.square(summed.norms)
         steps = state.steps + moved
-        step = np.where(moved, smallest, 0.0) / np.sqrt(np.maximum(steps, 1))
-        return TuningState(smallest, steps), np.minimum(step, _FARTHEST * summed.parameters / norms)
+        polyak = self.share * self.rate * losses / np.where(squares > 0, squares, 1.0)
+        step = polyak / np.sqrt(np.maximum(steps, 1))
+        farthest = _FARTHEST * summed.parameters / np.where(moved, summed.norms, 1.0)
+        return TuningState(losses, squares, steps), np.where(moved, np.minimum(step, farthest), 0.0)
