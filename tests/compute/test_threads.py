@@ -35,7 +35,7 @@ def train_and_evaluate(problem: str, workers: int) -> tuple[Evaluation, list[Ten
     compute: Compute
     with ThreadedCompute(dictionary, stream, device="cpu", workers=workers) as compute:
         for local in LOCAL:
-            updates = compute.update(window, weights, local).result()
+            updates = compute.update(window, weights, local, weights).result()
             compute.apply(updates, np.full(models, 0.5))
         adaptation = Adaptation(window, 0.1)
         evaluation = compute.evaluate(

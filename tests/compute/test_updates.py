@@ -57,7 +57,7 @@ def test_updates_are_the_sums_of_the_clients_own(problem: str, kind: str) -> Non
     dictionary, stream = PROBLEMS[problem]()
     weights = update_weights(dictionary, stream)
     with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
-        found = compute.update(WINDOW, weights, LOCAL[kind]).result()
+        found = compute.update(WINDOW, weights, LOCAL[kind], weights).result()
     expected = own_updates(dictionary, stream, weights, LOCAL[kind])
     assert found.keys() == expected.keys()
     for model, tensors in expected.items():
@@ -77,7 +77,7 @@ def test_a_gradient_step_is_the_weighted_sum_of_the_clients_gradients(
     weights = update_weights(dictionary, stream)
     first_sample, step = Window(0, np.ones(1)), GradientStep(1.0, window=1, warm_up=0)
     with ThreadedCompute(dictionary, stream, dtype=dtype) as compute:
-        found = compute.update(first_sample, weights, step).result()
+        found = compute.update(first_sample, weights, step, weights).result()
     for index, model in enumerate(dictionary.models):
         module = model.module.to(dtype)
         tensors = {name: tensor.to(dtype) for name, tensor in model.tensors.items()}
@@ -129,7 +129,7 @@ def test_networks_that_resemble_plain_ones_are_run_as_they_are(make: Callable[[]
         losses = (
             compute.evaluate((0, 5), everything, everything / 4, observed=everything, hindsight=True).result().losses
         )
-        found = compute.update(WINDOW, weights, LOCAL["gradient step"]).result()
+        found = compute.update(WINDOW, weights, LOCAL["gradient step"], weights).result()
     x, y = torch.from_numpy(stream.x[:, :5]).double(), torch.from_numpy(stream.y[:, :5]).double()
     with torch.no_grad():
         expected = [(model.module.double()(x)[..., 0] - y) ** 2 for model in dictionary.models]
@@ -144,7 +144,7 @@ def test_statistics_of_batch_norm_do_not_change() -> None:
     weights = update_weights(dictionary, stream)
     with ThreadedCompute(dictionary, stream) as compute:
         for local in LOCAL.values():
-            compute.apply(compute.update(WINDOW, weights, local).result(), np.ones(len(dictionary)))
+            compute.apply(compute.update(WINDOW, weights, local, weights).result(), np.ones(len(dictionary)))
         states = [compute.state(model) for model in range(len(dictionary))]
     for model, state in zip(dictionary.models, states, strict=True):
         kept = {name for name in state if torch.equal(state[name], model.tensors[name])}

@@ -103,7 +103,7 @@ class CachedCompute:
         return Pending(finish)
 
     def update(
-        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats | None = None
+        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
     ) -> Pending[Any]:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 

@@ -112,11 +112,11 @@ class Compute(Protocol):
         ...
 
     def update(
-        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats | None = None
+        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
     ) -> Pending[Any]:
         """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed.
 
-        With [N, K] `prediction_weights`, gradients are those of the loss of the pool.
+        [N, K] `prediction_weights` are those of the pool, if its loss is what clients reduce.
         """
         ...
 

@@ -32,7 +32,7 @@ from ofms.core.typing import Flags, Floats, Integers
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.models.speed import one_thread_per_worker
-from ofms.policies.local_updates import LocalUpdate
+from ofms.policies.local_updates import LocalUpdate, tunes_pool
 
 T = TypeVar("T")
 
@@ -139,9 +139,9 @@ class ThreadedCompute:
         return Pending(finish)
 
     def update(
-        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats | None = None
+        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
     ) -> Pending[Updates]:
-        if prediction_weights is None:
+        if not tunes_pool(local, self.samples.task):
             return Pending(partial(sum_updates, self._start(self._updater.jobs(window, update_weight, local))))
         rows = np.flatnonzero(update_weight.any(axis=1))
         pool = PoolResiduals(rows, prediction_weights[rows], self.samples.targets[rows, window.first : window.stop])

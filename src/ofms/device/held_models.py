@@ -105,7 +105,7 @@ class HeldModels:
         own = self.membership.policy.own_model
         models = [model for model in tensors if plan.update_weight[0, model] > 0 or model == own]
         residuals = None
-        if models and tunes_pool(local):
+        if models and tunes_pool(local, self.membership.task):
             residuals = trainees.residuals(tensors, x, y, plan.prediction_weights[0])
         updates = {}
         for model in models:

@@ -161,7 +161,7 @@ class DeviceState:
         memory = self.memory
         plan = memory.plans[memory.exchange]
         policy, needed = held_models.membership.policy, plan.update_weight[0] > 0
-        if tunes_pool(policy.local) and needed.any():
+        if tunes_pool(policy.local, held_models.membership.task) and needed.any():
             needed |= plan.prediction_weights[0] > 0
         if policy.own_model in held_models.tensors:
             needed[policy.own_model] = True

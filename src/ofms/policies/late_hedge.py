@@ -20,7 +20,7 @@ from ofms.policies import late_adahedge, pool_memory
 from ofms.policies.fleet import Fleet
 from ofms.policies.late_adahedge import Hedge
 from ofms.policies.late_rounds import Rounds
-from ofms.policies.local_updates import GradientStep
+from ofms.policies.local_updates import GradientStep, Objective
 from ofms.policies.observations import Observations
 from ofms.policies.protocol import Algorithm, Policy
 from ofms.policies.settings import Count, Range, Round
@@ -46,7 +46,7 @@ class Settings:
     tune_every, warm_up
         Clients fine-tune in one of so many exchanges, from round `warm_up` on.
     objective
-        Gradients are those of each model's `own` loss, or of the loss of the `pool`.
+        Gradients are those of each model's `own` loss or of the loss of the `pool`; `auto`: the latter for regression.
     late, hints, loss, predict, thin, keep, visit_every
         Parts of the method, to turn off one by one: losses on past samples; hints for losses not known yet; relative
         losses from the pool's gradient, or `plain` ones; the `pool` of models, or `one` drawn from it; fewer draws
@@ -63,9 +63,9 @@ class Settings:
     keep: bool = True
     visit_every: Count | None = None
     fine_tuning_rate: Annotated[float, Range(0)] = 1.0
-    tune_every: Count = 4
+    tune_every: Count = 3
     warm_up: Round = 10
-    objective: Literal["own", "pool"] = "own"
+    objective: Objective = "auto"
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,15 @@ from typing import ClassVar, Literal
 
 from ofms.core.schedule import Schedule, Window, past_window, tuning_window
 
+Objective = Literal["own", "pool", "auto"]
+
 
 @dataclass(frozen=True)
 class GradientStep:
     """One gradient step of size `rate` on the window's loss, eq. (1r2); none before round `warm_up`.
 
-    Clients fine-tune in one of `every` exchanges, for each model's `own` loss or for that of their `pool`.
+    Clients fine-tune in one of `every` exchanges, for each model's `own` loss or for that of their `pool`;
+    `auto` is `pool` for regression and `own` for classification.
     """
 
     copies: ClassVar[int] = 1
@@ -20,7 +23,7 @@ class GradientStep:
     window: int
     warm_up: int
     every: int = 1
-    objective: Literal["own", "pool"] = "own"
+    objective: Objective = "own"
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,11 @@ def copies_held(local: LocalUpdate | None) -> int:
     return 1 if local is None else local.copies
 
 
-def tunes_pool(local: LocalUpdate | None) -> bool:
+def tunes_pool(local: LocalUpdate | None, task: str) -> bool:
     """Whether gradients are those of the pool's loss, so that they need the outputs of all models in the pool."""
-    return isinstance(local, GradientStep) and local.objective == "pool"
+    if not isinstance(local, GradientStep):
+        return False
+    return local.objective == "pool" or (local.objective == "auto" and task == "regression")
 
 
 def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:

@@ -17,7 +17,7 @@ from ofms.core.messages import Plan
 from ofms.core.states import flatten, unflatten
 from ofms.core.typing import AnyArray, Floats
 from ofms.policies.fleet import Fleet
-from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, tunes_pool, tuning_window_of
+from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, tuning_window_of
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
@@ -122,8 +122,7 @@ class FusedSimulation:
         window = tuning_window_of(local, schedule, exchange)
         update = None
         if window is not None and local is not None:
-            pooled = plan.prediction_weights if tunes_pool(local) else None
-            update = self.compute.update(window, plan.update_weight, local, pooled)
+            update = self.compute.update(window, plan.update_weight, local, plan.prediction_weights)
 
         result = evaluation.result()
         losses = policy_losses(result.client_losses, observed, policy.loss_bound)

@@ -120,7 +120,7 @@ class LoopbackClient:
         """The updates of models by the `weights` of their updates; [K] `prediction_weights` are those of the pool."""
         x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
         residuals = None
-        if weights and tunes_pool(local):
+        if weights and tunes_pool(local, self.networks.task):
             residuals = self.networks.residuals(self.store, x, y, prediction_weights)
         return {
             model: self.networks.update(model, self.store[model], x, y, window.weights, weight, local, residuals)
