@@ -17,6 +17,7 @@ from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies import late_adahedge, pool_memory
+from ofms.policies.blocks import in_blocks
 from ofms.policies.fleet import Fleet
 from ofms.policies.late_adahedge import Hedge
 from ofms.policies.late_rounds import Rounds
@@ -122,36 +123,42 @@ class Client:
         return State(catalogue.storage, budgets, hedge, rounds, 0, held, never, zeros, zeros, zeros)
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
-        settings = self.settings
-        rounds, models = state.rounds, state.costs.size
+        places = int(state.budgets.max() // state.costs.min()) + 2
+        uniform, single = draws.table(Purpose.MODEL, places), draws.uniform(Purpose.CLUSTER)
+
+        def work(some: State, rows: slice) -> State:
+            return self._select(some, draws.exchange, uniform[rows], single[rows])
+
+        state = in_blocks(state, state.budgets.size, work)
+        return replace(state, rounds=state.rounds.without_final(), exchange=state.exchange + 1), state.held
+
+    def _select(self, state: State, number: int, uniform: Floats, single: Floats) -> State:
+        settings, rounds = self.settings, state.rounds
         expired = max(0, len(rounds) + 1 - self.exchanges)
         hedge, final, weights = late_adahedge.advance(
             state.hedge, rounds.open, self.memories, expired, hints=settings.hints
         )
         pooled = weights.pooled
-        places = int(state.budgets.max() // state.costs.min()) + 2
         chosen = pool_memory.choose(
             pooled,
-            self._visitors(state, models),
+            self._visitors(state),
             state.held,
             state.costs,
             state.budgets,
-            draws.table(Purpose.MODEL, places),
+            uniform,
             thin=settings.thin,
             keep=settings.keep,
         )
-        state = replace(
+        return replace(
             state,
             hedge=hedge,
-            rounds=rounds.mark(final).add(weights, chosen, draws.exchange),
+            rounds=rounds.mark(final).add(weights, chosen, number),
             held=chosen.held,
             last_held=np.where(chosen.held, state.exchange, state.last_held),
             weights=pooled,
-            vote=chosen.vote if settings.predict == "pool" else _one_of(chosen.vote, draws),
+            vote=chosen.vote if settings.predict == "pool" else _one_of(chosen.vote, single),
             inclusion=chosen.inclusion,
-            exchange=state.exchange + 1,
         )
-        return state, chosen.held
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
         # The expectation of the vote is p: a model's gradient counts as much as the client uses it.
@@ -162,8 +169,9 @@ class Client:
         rounds = state.rounds.observe(seen.recent, late=self.settings.late, plain=self.settings.loss == "plain")
         return replace(state, rounds=rounds)
 
-    def _visitors(self, state: State, models: int) -> Flags:
+    def _visitors(self, state: State) -> Flags:
         """Every model within the window: one now and then, or several at once if there are few exchanges for it."""
+        models = state.costs.size
         every = self.settings.visit_every or max(1, self.exchanges // models)
         if state.exchange % every:
             return np.zeros(state.held.shape, dtype=np.bool_)
@@ -171,8 +179,8 @@ class Client:
         return pool_memory.longest_away(state.last_held, state.costs, state.budgets, state.exchange, most)
 
 
-def _one_of(vote: Floats, draws: ClientDraws) -> Floats:
-    return selection.one_hot(selection.draw_model(vote, draws.uniform(Purpose.CLUSTER)), vote.shape[1])
+def _one_of(vote: Floats, uniform: Floats) -> Floats:
+    return selection.one_hot(selection.draw_model(vote, uniform), vote.shape[1])
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:

@@ -62,10 +62,16 @@ class Rounds:
         return int(self.number.shape[1])
 
     def mark(self, final: Flags) -> Rounds:
-        """Mark rounds as final; drop those that are final for all clients."""
-        kept = slice(int(np.logical_and.accumulate(final.all(axis=0)).sum()), None)
-        opened = _each(replace(self.open, final=final), lambda array: array[:, kept])
-        return _each(replace(self, open=opened), lambda array: array[:, kept])
+        """Mark rounds as final."""
+        return replace(self, open=replace(self.open, final=final))
+
+    def without_final(self) -> Rounds:
+        """Drop the oldest rounds as far as they are final for all clients."""
+        count = int(np.logical_and.accumulate(self.open.final.all(axis=0)).sum())
+        if count == 0:
+            return self
+        opened = _each(self.open, lambda array: array[:, count:])
+        return _each(replace(self, open=opened), lambda array: array[:, count:])
 
     def add(self, weights: Weights, drawn: Held, number: int) -> Rounds:
         """Append an exchange."""
