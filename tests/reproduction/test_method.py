@@ -20,7 +20,7 @@ from ofms.reproduction.bench import Bench, Section, Size
 from ofms.reproduction.cells import CellStore
 from ofms.reproduction.method_rows import Row
 from ofms.runs.result import Result
-from tests.reproduction.test_reproduction import write_dictionary
+from tests.reproduction.dictionaries import write_dictionary
 
 METHOD = Row("ofms-ft", {"fine_tuning_rate": 0, "learning_rate": 1.0})
 OFMS_FT = Row("ofms-ft", {"fine_tuning_rate": 0})

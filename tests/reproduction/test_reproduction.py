@@ -11,14 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from ofms.cli import _main
 from ofms.core.errors import InvalidInput
-from ofms.data.stream import Task
 from ofms.drawing.tables import Table
-from ofms.models.dictionary import Dictionary
-from ofms.models.zoo import mlp
 from ofms.reproduction import cells
 from ofms.reproduction.bench import POLICIES, Bench, Section, Size
 from ofms.reproduction.cells import Cell, CellStore
@@ -28,17 +24,9 @@ from ofms.reproduction.summaries import paper
 from ofms.reproduction.targets import TARGETS
 from ofms.runs.result import Result
 from ofms.storage.locks import FolderLock
+from tests.reproduction.dictionaries import write_dictionary
 
 SMALL = {"clients": 4, "rounds": 12, "budget": "3"}
-
-
-def write_dictionary(folder: Path, inputs: int, outputs: int, task: Task, seed: int = 0) -> Path:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        modules = {f"net{index}": mlp(inputs, [6], outputs) for index in range(6)}
-    architectures = {name: ("mlp", {"inputs": inputs, "hidden": [6], "outputs": outputs}) for name in modules}
-    Dictionary.from_modules(modules, task=task, architectures=architectures).write(folder)
-    return folder
 
 
 @pytest.fixture

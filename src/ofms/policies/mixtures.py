@@ -41,7 +41,8 @@ def draw_with_replacement(pmf: Floats, uniform: Floats, trials: Integers) -> tup
 def mean_loss(losses: Floats, weights: Floats, members: Flags) -> Floats:
     """[N] the weighted mean loss of [N, K] members; equally weighted if their weights underflowed, 0 if there are none.
 
-    >>> mean_loss(np.array([[1.0, 2.0, np.nan]]), np.array([[0.1, 0.3, 0.6]]), np.array([[True, True, False]])).tolist()
+    >>> losses, weights = np.array([[1.0, 2.0, np.nan]]), np.array([[0.25, 0.75, 0.6]])
+    >>> mean_loss(losses, weights, np.array([[True, True, False]])).tolist()
     [1.75]
     """
     of_members = np.where(members, weights, 0.0)

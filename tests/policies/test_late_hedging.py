@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ofms.core.typing import Floats
-from tests.theory.late_clients import LateClients, Open
+from tests.policies.late_clients import LateClients, Open
 
 CLIENTS, MODELS, BUDGET, WINDOW = 8, 5, 2, 10
 Adversary = Callable[[Open, int], Floats]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofms.core.typing import Floats
-from tests.theory.hedging import (
+from tests.policies.hedging import (
     Loss,
     divergence,
     lay_out,

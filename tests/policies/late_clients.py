@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ofms.core.typing import Flags, Floats
-from tests.theory.hedging import lay_out
+from tests.policies.hedging import lay_out
 
 Sums = tuple[Floats, Floats, Floats, Floats]
 
