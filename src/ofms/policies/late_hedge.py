@@ -14,6 +14,7 @@ import numpy as np
 
 from ofms.core import selection
 from ofms.core.draws import ClientDraws, Purpose
+from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies import late_adahedge, pool_memory
@@ -184,17 +185,21 @@ def _one_of(vote: Floats, uniform: Floats) -> Floats:
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
-    tuned = settings.fine_tuning_rate > 0
+    if not settings.memories or any(length != 0 and length < 2 for length in settings.memories):
+        raise InvalidInput(
+            "memories", list(settings.memories), "give 0 for all the past, or at least 2 rounds"
+        )
+    client, tuned = Client(settings, fleet.schedule.interval), settings.fine_tuning_rate > 0
     if tuned:
         fleet.require_upload(most_upload(fleet.catalogue, int(fleet.budgets.max())))
     local = GradientStep(_LOCAL_RATE, settings.window, settings.warm_up, settings.tune_every, settings.objective)
     return Policy(
-        client=Client(settings, fleet.schedule.interval),
+        client=client,
         server=TuningServer(settings.fine_tuning_rate, _LOCAL_RATE),
         local=local if tuned else None,
         reports_use=tuned,
         loss_bound="raw",
-        remembers=settings.window,
+        remembers=client.exchanges * client.interval,
         pooling="log",
         expected_weights=lambda client, server: client.weights,
         not_covered="its bound depends on the losses",
