@@ -1,0 +1,77 @@
+"""Late hedging of several clients at once against a slow version of one client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ofms.core.draws import Purpose
+from ofms.core.pooling import poolable
+from ofms.policies.late_hedge import Settings
+from tests.policies.late_hedge_oracle import OneClient
+from tests.policies.late_hedge_runs import make_stream, runs
+from tests.problems import fleet_of
+
+EQUAL = [1] * 7
+MIXED = [20, 7, 9, 13, 20, 11, 5]
+
+
+def assert_agrees(
+    costs: list[int], budgets: list[int], width: int, *, interval: int = 1, rounds: int = 60, **changes: Any
+) -> None:
+    settings = Settings(**{"window": 21, "fine_tuning_rate": 0.0} | changes)
+    fleet = fleet_of(costs, budgets, rounds=rounds, interval=interval)
+    outputs, targets = make_stream(len(budgets), rounds, len(costs), width)
+    poolables = poolable(outputs).astype(np.float32).astype(np.float64)
+    expected = [OneClient(costs, budget, settings, interval) for budget in budgets]
+    given = {name: getattr(settings, name) for name in Settings.__dataclass_fields__}
+    for found in runs(fleet, outputs, targets, **given):
+        uniform = found.draws.table(Purpose.MODEL, np.arange(len(budgets)), max(budgets) // min(costs) + 2)
+        choices = found.draws.uniform(Purpose.CLUSTER, np.arange(len(budgets)))
+        stop = fleet.schedule.span(found.draws.exchange)[1]
+        for client, one in enumerate(expected):
+            one.request(uniform[client], float(choices[client]))
+            place = f"exchange {found.draws.exchange}, client {client}"
+            assert found.state.policy.weights[client] == pytest.approx(one.weights, abs=1e-9), place
+            assert set(np.flatnonzero(found.plan.held[client]).tolist()) == one.held, place
+            assert found.plan.prediction_weights[client] == pytest.approx(one.vote, abs=1e-9), place
+            one.learn(poolables[client, :stop], targets[client, :stop].tolist())
+    assert min(one.finished for one in expected) > 0, "some exchanges are final"
+
+
+@pytest.mark.parametrize("interval", [1, 3])
+@pytest.mark.parametrize("width", [1, 3], ids=["regression", "classification"])
+@pytest.mark.parametrize(
+    ("costs", "budgets"), [(EQUAL, [2, 3, 5]), (MIXED, [40, 57, 64])], ids=["equal costs", "mixed costs"]
+)
+def test_clients_together_agree_with_each_alone(costs: list[int], budgets: list[int], width: int, interval: int) -> None:
+    assert_agrees(costs, budgets, width, interval=interval, rounds=40 * interval)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"late": False},
+        {"hints": False},
+        {"loss": "plain"},
+        {"thin": False},
+        {"keep": False},
+        {"predict": "one"},
+        {"visit_every": 1},
+        {"memories": (0,)},
+        {"memories": (8,)},
+        {"late": False, "hints": False, "loss": "plain", "thin": False, "keep": False},
+    ],
+    ids=lambda changes: ", ".join(f"{name} {value}" for name, value in changes.items()),
+)
+@pytest.mark.parametrize("width", [1, 3], ids=["regression", "classification"])
+def test_parts_of_the_method_can_be_turned_off(changes: dict[str, Any], width: int) -> None:
+    assert_agrees(MIXED, [40, 50, 64], width, rounds=36, **changes)
+
+
+def test_few_exchanges_fit_into_the_window() -> None:
+    """Several models visit at once; where they do not fit, losses that nobody learnt take a hint."""
+    assert_agrees(EQUAL, [2, 3, 5], 1, interval=7, rounds=98)
+    assert_agrees(MIXED, [40, 57, 64], 3, interval=5, rounds=80)

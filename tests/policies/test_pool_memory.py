@@ -1,0 +1,148 @@
+"""What clients of late hedging hold: budgets, the mean of the vote, inclusion probabilities, visitors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.pool_memory import Held, choose, longest_away
+from tests.policies.late_hedge_runs import make_stream, runs
+from tests.problems import fleet_of
+from tests.theory.hedging import lay_out
+
+DRAWS = 4000
+
+
+def least_budget(costs: Integers) -> int:
+    """The two largest models, (a2)."""
+    return int(np.sort(costs)[-2:].sum())
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Floats, Integers, int]:
+    """Weights, from equal ones to nearly one model alone; costs; and a budget that satisfies (a2)."""
+    costs = np.array(draw(st.lists(st.integers(1, 9), min_size=2, max_size=8)))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    weights = np.exp(draw(st.sampled_from([0.0, 1.0, 4.0, 40.0])) * random.normal(size=costs.size))
+    return weights / weights.sum(), costs, least_budget(costs) + draw(st.integers(0, 25))
+
+
+def choose_often(
+    weights: Floats, costs: Integers, budget: int, visitors: list[int], before: Flags, *, thin: bool = True
+) -> Held:
+    """The same choice for many clients, with other draws; each column of them covers [0, 1) evenly."""
+    random = np.random.default_rng(0)
+    places = budget // int(costs.min()) + 2
+    uniform = np.stack([(random.permutation(DRAWS) + random.random(DRAWS)) / DRAWS for _ in range(places)], axis=1)
+    visiting = np.tile(np.isin(np.arange(costs.size), visitors), (DRAWS, 1))
+    return choose(
+        np.tile(weights, (DRAWS, 1)),
+        visiting,
+        np.tile(before, (DRAWS, 1)),
+        costs,
+        np.full(DRAWS, budget),
+        np.minimum(uniform, np.nextafter(1, 0)),
+        thin=thin,
+    )
+
+
+@settings(max_examples=60)
+@given(problems(), st.data())
+def test_the_vote_is_on_held_models_within_the_budget_and_its_mean_is_p(
+    problem: tuple[Floats, Integers, int], data: st.DataObject
+) -> None:
+    weights, costs, budget = problem
+    visitor = data.draw(st.sampled_from([None, *range(costs.size)]))
+    before = np.array(data.draw(st.lists(st.booleans(), min_size=costs.size, max_size=costs.size)))
+    thin = data.draw(st.booleans())
+    found = choose_often(weights, costs, budget, [] if visitor is None else [visitor], before, thin=thin)
+    assert (found.held @ costs <= budget).all(), "never over budget"
+    assert found.vote.sum(axis=1) == pytest.approx(1)
+    assert (found.vote >= 0).all()
+    assert (found.vote[~found.held] == 0).all()
+    assert (found.certain <= found.held).all()
+    # With `DRAWS` draws, five standard deviations of a weight of which a share is drawn.
+    largest = found.outside[0] / found.thinning[0]
+    assert found.vote.mean(axis=0) == pytest.approx(weights, abs=2.5 * largest / np.sqrt(DRAWS) + 1e-9)
+
+
+@settings(max_examples=60)
+@given(problems(), st.data())
+def test_inclusion_probabilities_are_exact(problem: tuple[Floats, Integers, int], data: st.DataObject) -> None:
+    """Against an enumeration of all draws, and the frequency with which a model is held for its vote."""
+    weights, costs, budget = problem
+    visitor = data.draw(st.sampled_from([None, *range(costs.size)]))
+    thin = data.draw(st.booleans())
+    nothing = np.zeros(costs.size, dtype=np.bool_)
+    found = choose_often(weights, costs, budget, [] if visitor is None else [visitor], nothing, thin=thin)
+    layout = lay_out(weights, costs.astype(np.float64), budget, visitor)
+    assume(layout.rho == 0 or layout.rho > 1e-11)
+    layout = layout if thin else replace(layout, z=1.0)
+    assert np.flatnonzero(found.certain[0]).tolist() == sorted(layout.certain)
+    inclusion = found.inclusion[0]
+    assert inclusion == pytest.approx(layout.inclusion(weights), abs=1e-9)
+    assert inclusion == pytest.approx(found.held.mean(axis=0), abs=2.5 / np.sqrt(DRAWS))
+    assert (weights <= inclusion + 1e-9).all(), "a model's gradient counts with p/q, at most 1"
+    possible = np.stack([vote for _, vote in layout.draws(weights)])
+    for vote in np.unique(found.vote.round(9), axis=0):
+        assert np.abs(possible - vote).max(axis=1).min() < 1e-8, "a draw of the enumeration"
+
+
+def test_models_that_merely_stay_do_not_vote_and_are_not_included() -> None:
+    weights, costs = np.array([0.5, 0.3, 0.2, 0.0]), np.ones(4, dtype=np.int64)
+    before = np.array([False, False, False, True])
+    found = choose_often(weights, costs, 4, [], before)
+    assert found.held[:, 3].all(), "it still fits"
+    assert not found.vote[:, 3].any()
+    assert found.inclusion[0].tolist() == [1, 1, 1, 0]
+
+
+@settings(max_examples=100)
+@given(problems(), st.integers(1, 8), st.data())
+def test_visitors_are_those_away_for_longest_and_leave_room_for_a_vote(
+    problem: tuple[Floats, Integers, int], most: int, data: st.DataObject
+) -> None:
+    weights, costs, budget = problem
+    last = np.array(data.draw(st.lists(st.integers(-1, 9), min_size=costs.size, max_size=costs.size)))
+    visitors = longest_away(last[None], costs, np.array([budget]), 10, most)[0]
+    away = last < 9
+    assert (visitors <= away).all(), "what was held in the last exchange does not visit"
+    assert visitors.sum() <= most
+    if away.any():
+        assert visitors[last.argmin()]
+    if visitors.sum() < min(most, away.sum()):
+        left = budget - int(costs.max()) - int(costs[visitors].sum())
+        assert (costs[away & ~visitors] > left).all(), "no further one fits"
+    found = choose_often(weights, costs, budget, np.flatnonzero(visitors).tolist(), away)
+    assert (found.held @ costs <= budget).all()
+    assert (found.held >= visitors).all()
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=6), st.integers(0, 12), st.integers(1, 3), st.integers(0, 99))
+def test_every_model_visits_while_a_sample_is_kept(costs: list[int], more: int, stride: int, seed: int) -> None:
+    """In any `window` rounds every model is held, with any budget of (a2)."""
+    models = len(costs)
+    window, rounds = max(2, stride * models), 30
+    fleet = fleet_of(costs, [least_budget(np.array(costs)) + more] * 2, rounds=rounds)
+    outputs, targets = make_stream(2, rounds, models, 1, seed)
+    held = np.stack([found.plan.held for found in runs(fleet, outputs, targets, window=window)])
+    for first in range(rounds - window + 1):
+        assert held[first : first + window].any(axis=0).all(), first
+
+
+@pytest.mark.parametrize(("interval", "budget"), [(3, 3), (5, 4), (10, 5), (25, 6)])
+def test_several_visit_at_once_where_few_exchanges_fit_into_the_window(interval: int, budget: int) -> None:
+    models, window, exchanges = 8, 30, 30
+    kept = max(2, window // interval)
+    assert budget > -(-models // kept), "the visitors of an exchange fit, and one model that votes"
+    fleet = fleet_of([1] * models, [budget, models - 1], rounds=exchanges * interval, interval=interval)
+    outputs, targets = make_stream(2, exchanges * interval, models, 1)
+    held = np.stack([found.plan.held for found in runs(fleet, outputs, targets, window=window)])
+    for first in range(exchanges - kept + 1):
+        assert held[first : first + kept].any(axis=0).all(), first

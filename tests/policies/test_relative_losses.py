@@ -1,0 +1,120 @@
+"""What late hedging learns from a sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ofms.core.pooling import divergence, pool_gradient, pool_loss, poolable
+from ofms.core.typing import AnyArray, Floats
+from ofms.policies.relative_losses import Vote, relative_losses
+from tests.theory.hedging import lay_out, log_loss, noise, squared_error
+
+
+def vote_of(weights: Floats, certain: list[int], thinning: float = 1.0) -> Vote:
+    flags = np.isin(np.arange(weights.size), certain)
+    return Vote(weights[None], flags[None], np.array([weights[~flags].sum()]), np.array([thinning]))
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> tuple[Floats, Floats, AnyArray]:
+    """Weights, outputs [K, C] and a target [1], of a regression or a classification."""
+    models, width = draw(st.integers(2, 6)), draw(st.sampled_from([1, 2, 5]))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    weights = np.exp(draw(st.sampled_from([0.0, 1.0, 5.0])) * random.normal(size=models))
+    outputs = poolable(draw(st.sampled_from([0.1, 1.0, 20.0])) * random.normal(size=(models, width)))
+    target = random.normal(size=1) if width == 1 else random.integers(0, width, size=1)
+    return weights / weights.sum(), outputs, target
+
+
+def test_two_models_by_hand() -> None:
+    """Outputs 1 and 3 with weights 3/4 and 1/4, target 0, squared error: the pool is 3/2, its gradient 3.
+
+    D = (φ - 3/2)² is 1/4 and 9/4, in the mean 3/4. Model 1 is certain. Model 0 is drawn for its weight 3/4, so that the
+    vote is always p: no noise, λ = 0. With both models drawn the noise is the whole mean: λ = 1.
+    """
+    weights, outputs, target = np.array([0.75, 0.25]), np.array([[[1.0], [3.0]]]), np.array([0.0])
+    assert relative_losses(outputs, target, vote_of(weights, [1])) == pytest.approx(np.array([[-1.5, 4.5]]))
+    drawn = relative_losses(outputs, target, vote_of(weights, []))
+    assert drawn == pytest.approx(np.array([[1 - 2.25, 9 - 2.25]])), "the losses less that of the pool"
+    assert relative_losses(outputs, target, vote_of(weights, [1]), plain=True) == pytest.approx(drawn)
+
+
+def test_the_price_of_a_rare_draw_by_hand() -> None:
+    """Weights 0.8 and 0.2, outputs 0 and 1; the second is drawn with probability 1/2 and then votes with 0.4.
+
+    The pool is 0.2. The prediction is 0 or 0.4: noise 0.04. The mean of D is 0.8 · 0.04 + 0.2 · 0.64 = 0.16: λ = 1/4.
+    """
+    weights, outputs = np.array([0.8, 0.2]), np.array([[[0.0], [1.0]]])
+    found = relative_losses(outputs, np.array([0.2]), vote_of(weights, [0], thinning=0.5))
+    assert found == pytest.approx(np.array([[0.01, 0.16]])), "the gradient is 0 where the pool is right"
+
+
+@given(samples(), st.data())
+def test_the_mean_relative_loss_covers_the_noise_of_the_draw(
+    sample: tuple[Floats, Floats, AnyArray], data: st.DataObject
+) -> None:
+    """⟨p, r⟩ ≥ E[L(prediction)] - L(c), and no loss exceeds that of the model less that of the pool."""
+    weights, outputs, target = sample
+    budget = data.draw(st.integers(2, weights.size))
+    layout = lay_out(weights, np.ones(weights.size), budget, data.draw(st.sampled_from([None, 0])))
+    assume(layout.rho == 0 or layout.rho > 1e-9)
+    vote = Vote(
+        weights[None],
+        np.isin(np.arange(weights.size), layout.certain)[None],
+        np.array([layout.rho]),
+        np.array([layout.z]),
+    )
+    found = relative_losses(outputs[None], target, vote)[0]
+    centre = pool_loss((weights @ outputs)[None], target)
+    expected = sum(float(chance) * pool_loss((w @ outputs)[None], target) for chance, w in layout.draws(weights))
+    scale = 1 + float(np.abs(outputs).max()) ** 2
+    mean = float(weights @ found)
+    assert mean >= float(expected[0] - centre[0]) - 1e-9 * scale
+    loss = squared_error(float(target[0])) if outputs.shape[1] == 1 else log_loss(int(target[0]))
+    assert mean == pytest.approx(noise(layout, weights, outputs, loss), rel=1e-6, abs=1e-9 * scale), "no more than that"
+    alone = np.array([float(pool_loss(each[None], target)[0]) for each in outputs])
+    assert (found <= alone - centre + 1e-9 * scale).all(), "λ ≤ 1"
+    assert relative_losses(outputs[None], target, vote, plain=True)[0] == pytest.approx(
+        alone - centre, abs=1e-9 * scale
+    )
+
+
+@given(samples(), st.data())
+def test_unknown_models_have_no_loss_and_do_not_count(
+    sample: tuple[Floats, Floats, AnyArray], data: st.DataObject
+) -> None:
+    weights, outputs, target = sample
+    known = np.array(data.draw(st.lists(st.booleans(), min_size=weights.size, max_size=weights.size)))
+    assume(known.any())
+    some = np.where(known[:, None], outputs, np.nan)
+    found = relative_losses(some[None], target, vote_of(weights, []), plain=True)[0]
+    assert (np.isnan(found) == ~known).all()
+    alone = relative_losses(outputs[None, known], target, vote_of(weights[known] / weights[known].sum(), []), plain=True)
+    assert found[known] == pytest.approx(alone[0], rel=1e-9, abs=1e-9 * (1 + float(np.abs(outputs).max()) ** 2))
+
+
+def test_known_models_without_weight_count_equally() -> None:
+    outputs = np.array([[[np.nan], [1.0], [3.0]]])
+    found = relative_losses(outputs, np.array([2.0]), vote_of(np.array([1.0, 0.0, 0.0]), [0]))
+    assert found[0, 1:].tolist() == [0, 0], "the pool of 1 and 3 is right"
+
+
+@given(samples(), st.integers(0, 2**32))
+def test_the_loss_is_convex_in_the_pool(sample: tuple[Floats, Floats, AnyArray], seed: int) -> None:
+    weights, outputs, target = sample
+    targets = np.repeat(target, len(outputs))
+    centre = (weights @ outputs)[None]
+    gaps = divergence(outputs, np.repeat(centre, len(outputs), axis=0))
+    scale = 1 + float(np.abs(outputs).max()) ** 2
+    assert (gaps >= 0).all()
+    losses = pool_loss(outputs, targets)
+    slopes = (outputs - centre) @ pool_gradient(centre, target)[0]
+    assert losses - pool_loss(centre, target) - slopes == pytest.approx(gaps, abs=1e-9 * scale)
+    assert float(weights @ losses) >= float(pool_loss(centre, target)[0]) - 1e-9 * scale, "Jensen"
+    direction = np.random.default_rng(seed).normal(size=centre.shape)
+    ahead, behind = (pool_loss(centre + step * direction, target) for step in (1e-5, -1e-5))
+    slope = float((pool_gradient(centre, target) * direction).sum())
+    assert (ahead - behind) / 2e-5 == pytest.approx(slope, rel=1e-4, abs=1e-6 * scale)
