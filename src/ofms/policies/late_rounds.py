@@ -104,7 +104,8 @@ class Rounds:
         rows = np.broadcast_to(np.arange(ours.shape[0])[:, None], ours.shape)
         samples = np.zeros(self.samples.shape, dtype=np.int64)
         np.add.at(samples, (rows[ours], column[ours]), 1)
-        changed = samples != self.samples
+        # Fewer samples than before were dropped from memory: what was learnt from them stays.
+        changed = samples > self.samples
         more = recent.known & np.isnan(self.open.losses)[rows, column]
         np.logical_or.at(changed, (rows[ours], column[ours]), more.any(axis=-1)[ours])
         changed &= ~self.open.final
