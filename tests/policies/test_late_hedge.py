@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ofms.core.draws import Purpose
+from ofms.core.draws import Draws, Purpose
+from ofms.core.messages import Grants
 from ofms.core.pooling import poolable
 from ofms.policies.late_hedge import Settings
+from ofms.policies.observations import Samples
+from ofms.policies.session import ClientSession
 from tests.policies.late_hedge_oracle import OneClient
 from tests.policies.late_hedge_runs import make_stream, runs
-from tests.problems import fleet_of
+from tests.problems import fleet_of, policy_of
 
 EQUAL = [1] * 7
 MIXED = [20, 7, 9, 13, 20, 11, 5]
@@ -75,3 +78,35 @@ def test_few_exchanges_fit_into_the_window() -> None:
     """Several models visit at once; where they do not fit, losses that nobody learnt take a hint."""
     assert_agrees(EQUAL, [2, 3, 5], 1, interval=7, rounds=98)
     assert_agrees(MIXED, [40, 57, 64], 3, interval=5, rounds=80)
+
+
+def test_all_samples_of_an_exchange_count_even_if_the_window_is_shorter() -> None:
+    """Clients that hold all models learn everything at once: how long they keep samples does not matter."""
+    fleet = fleet_of([1] * 3, [3, 3], rounds=30, interval=3)
+    outputs, targets = make_stream(2, 30, 3, 1)
+    short, long = (
+        [found.state.policy.weights for found in runs(fleet, outputs, targets, window=window)] for window in (1, 30)
+    )
+    assert np.stack(short) == pytest.approx(np.stack(long), abs=1e-9)
+
+
+def test_what_was_learnt_stays_when_samples_are_dropped() -> None:
+    """A device may get more labels in an exchange than its interval says, and then keeps fewer exchanges."""
+    fleet = fleet_of([1] * 4, [2], rounds=9)
+    session = ClientSession(policy_of("late-hedge", fleet, window=8), fleet.schedule)
+    outputs, targets = make_stream(1, 30, 4, 1)
+    state = session.join(fleet.catalogue, fleet.budgets, np.arange(1))
+    known = []
+    for exchange in range(3):
+        state, requests = session.request(state, Draws(0, exchange))
+        nothing = np.zeros(1, dtype=np.bool_)
+        grants = Grants(
+            exchange, requests.client, requests.wanted, requests.wanted, None, nothing, 1, fleet.catalogue.version
+        )
+        state, plan = session.plan(state, grants)
+        new = slice(10 * exchange, 10 * exchange + 10)
+        some = np.where(plan.held[:, None, :, None], outputs[:, new], np.nan)
+        state, _ = session.learn(state, plan, np.zeros((1, 4)), Samples.of(exchange, some, targets[:, new]))
+        known.append(plan.held[0])
+    assert state.policy.rounds.number.tolist() == [[0, 1, 2]]
+    assert (np.isfinite(state.policy.rounds.open.losses[0]) == np.stack(known)).all()

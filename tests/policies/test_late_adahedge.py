@@ -1,0 +1,147 @@
+"""AdaHedge with late losses: totals, weights and rates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ofms.core.typing import Flags, Floats
+from ofms.policies.late_adahedge import Hedge, OpenRounds, Totals, Weights, advance, start
+from tests.theory.hedging import mixed_loss, softmax
+from tests.theory.late_clients import softmaxes
+
+MEMORIES = np.array([1.0, 0.9, 0.5])
+
+
+def rounds_of(losses: Floats, members: int, seed: int) -> OpenRounds:
+    """Rounds with some weights and rates, whatever made them; rates only fall."""
+    random = np.random.default_rng(seed)
+    clients, rounds, models = losses.shape
+    rates = np.sort(random.uniform(0.1, 3, (clients, rounds, members + 1)), axis=1)[:, ::-1]
+    return OpenRounds(
+        softmaxes(random.normal(size=(clients, rounds, members, models))),
+        softmaxes(random.normal(size=(clients, rounds, members))),
+        rates[..., 1:],
+        rates[..., 0],
+        losses,
+        np.zeros((clients, rounds), dtype=np.bool_),
+    )
+
+
+def naive_totals(rounds: OpenRounds, client: int) -> Totals:
+    """The totals of one client's rounds, all of which are known."""
+    sums, gaps = np.zeros((MEMORIES.size, rounds.losses.shape[2])), np.zeros(MEMORIES.size)
+    of_members, gap = np.zeros(MEMORIES.size), 0.0
+    for r, losses in enumerate(rounds.losses[client]):
+        incurred = rounds.members[client, r] @ losses
+        for j, gamma in enumerate(MEMORIES):
+            mixed = gamma * mixed_loss(sums[j], float(rounds.rates[client, r, j]), losses / gamma)
+            gaps[j] = gamma * gaps[j] + max(0.0, incurred[j] - mixed)
+            sums[j] = gamma * sums[j] + losses
+        hedged = float(rounds.mixture[client, r] @ incurred)
+        gap += max(0.0, hedged - mixed_loss(of_members, float(rounds.mixture_rate[client, r]), incurred))
+        of_members = of_members + incurred
+    return Totals(sums, gaps, of_members, np.array(gap))
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 8), st.integers(2, 5))
+def test_late_losses_in_any_order_end_in_the_totals_of_prompt_ones(seed: int, length: int, models: int) -> None:
+    random = np.random.default_rng(seed)
+    clients = 2
+    losses = random.normal(size=(clients, length, models))
+    rounds = rounds_of(losses, MEMORIES.size, seed)
+    hedge, final = start(clients, models, MEMORIES.size), rounds.final
+    known = np.zeros(losses.shape, dtype=np.bool_)
+    finished = np.zeros(clients)
+    while not known.all():
+        known |= random.random(known.shape) < 0.3
+        hedge, final, weights = advance(
+            hedge, replace(rounds, losses=np.where(known, losses, np.nan), final=final), MEMORIES, expired=0
+        )
+        assert (final == np.logical_and.accumulate(known.all(axis=2), axis=1)).all(), "no gap before a final round"
+        assert (hedge.finished >= finished).all()
+        finished = hedge.finished
+        assert_probabilities(weights)
+    assert final.all()
+    assert hedge.finished.tolist() == [length] * clients
+    assert hedge.hint_sums == pytest.approx(losses.sum(axis=1))
+    for client in range(clients):
+        expected = naive_totals(rounds, client)
+        for name in ("losses", "gaps", "member_losses", "member_gaps"):
+            found = getattr(hedge.totals, name)[client]
+            assert found == pytest.approx(getattr(expected, name), rel=1e-9, abs=1e-9), name
+
+
+def assert_probabilities(weights: Weights) -> None:
+    for each in (weights.members, weights.mixture, weights.pooled):
+        assert each.sum(axis=-1) == pytest.approx(1)
+        assert (each >= 0).all()
+    assert (weights.rates > 0).all()
+    assert (weights.mixture_rate > 0).all()
+
+
+def play(losses: Floats, known_after: int, memories: Floats = MEMORIES) -> tuple[list[Weights], Hedge]:
+    """Weights of each round for [N, T, K] losses, of which a round's are known after some rounds; a third at once."""
+    clients, length, models = losses.shape
+    hedge = start(clients, models, memories.size)
+    made: list[Weights] = []
+    final = np.zeros((clients, 0), dtype=np.bool_)
+    for step in range(length):
+        age = step - np.arange(step)
+        known = (age > known_after)[:, None] | (np.arange(models) % 3 == 0)
+        so_far = np.where(known, losses[:, :step], np.nan)
+        rounds = _stacked(made, so_far, final) if made else rounds_of(so_far, memories.size, 0)
+        hedge, final, weights = advance(hedge, rounds, memories, expired=0)
+        final = np.concatenate([final, np.zeros((clients, 1), dtype=np.bool_)], axis=1)
+        made.append(weights)
+    return made, hedge
+
+
+def _stacked(made: list[Weights], losses: Floats, final: Flags) -> OpenRounds:
+    parts = (np.stack([getattr(each, name) for each in made], axis=1) for name in Weights.__dataclass_fields__)
+    return OpenRounds(*parts, losses, final)
+
+
+@pytest.mark.parametrize("known_after", [0, 4])
+def test_weights_do_not_depend_on_the_scale_of_the_losses(known_after: int) -> None:
+    losses = np.random.default_rng(0).normal(size=(2, 40, 6)) + np.linspace(0, 0.5, 6)
+    for one, other in zip(play(losses, known_after)[0], play(1000 * losses, known_after)[0], strict=True):
+        assert_probabilities(one)
+        assert other.pooled == pytest.approx(one.pooled, abs=1e-3)
+        assert other.mixture == pytest.approx(one.mixture, abs=1e-3)
+    assert one.pooled.max() > 0.3, "something was learnt"
+
+
+def test_prompt_losses_and_one_memory_are_adahedge() -> None:
+    """Δ is the sum of mixability gaps, the next rate ln K/Δ."""
+    losses = np.random.default_rng(1).random((1, 30, 4))
+    made, hedge = play(losses, known_after=0, memories=np.ones(1))
+    total, gaps = np.zeros(4), 0.0
+    for step, each in enumerate(losses[0]):
+        rate = min(math.log(4) / max(gaps, 1e-9), 1e6)
+        weights = softmax(-rate * total)
+        assert made[step].pooled[0] == pytest.approx(weights, abs=1e-9)
+        gaps += float(weights @ each) - mixed_loss(total, rate, each)
+        total += each
+    regret = sum(float(made[step].pooled[0] @ each) for step, each in enumerate(losses[0])) - total.min()
+    assert regret <= 2 * gaps + 1e-9
+    assert hedge.peaks[0, 0] <= gaps
+
+
+def test_an_expired_round_takes_the_mean_of_the_final_ones_where_it_is_not_known() -> None:
+    losses = np.array([[[1.0, 3.0], [2.0, np.nan]]])
+    rounds = rounds_of(losses, MEMORIES.size, 0)
+    hedge, final, _ = advance(start(1, 2, MEMORIES.size), rounds, MEMORIES, expired=0)
+    assert final.tolist() == [[True, False]]
+    for hints, value in ((True, 3.0), (False, 0.0)):
+        after, final, _ = advance(hedge, replace(rounds, final=final), MEMORIES, expired=2, hints=hints)
+        assert final.all()
+        assert after.totals.losses[0, 0].tolist() == [3, 3 + value]
+        assert after.finished.tolist() == [2]
+        final = np.array([[True, False]])

@@ -1,0 +1,93 @@
+"""The samples that clients remember, and the outputs on them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from ofms.core.states import flatten, unflatten
+from ofms.core.typing import Floats
+from ofms.policies.observations import Recent, Samples
+from ofms.policies.session import ClientSession
+from tests.policies.late_hedge_runs import make_stream, runs
+from tests.problems import fleet_of, policy_of
+
+nan = np.nan
+
+
+def values(*rows: list[float]) -> Floats:
+    """[1, L, K, 1] outputs of regression models."""
+    return np.array(rows)[None, ..., None]
+
+
+def test_samples_and_late_outputs_by_hand() -> None:
+    """Three models, memory for three samples; the client holds models 0, then 1, then 0 and 2."""
+    recent = Recent.none(1, 3)
+    assert recent.unseen().tolist() == [[0, 0, 0]]
+    assert recent.mean_losses().tolist() == [[0, 0, 0]]
+    recent = recent.add(Samples.of(0, values([1, nan, nan], [2, nan, nan]), np.array([[0.0, 0.0]])), 3)
+    assert recent.unseen().tolist() == [[0, 2, 2]]
+    assert recent.mean_losses().tolist() == [[2.5, 0, 0]]
+    # Model 1 on both past samples and the new one; a second value for a known output does not count.
+    recent = recent.add(Samples.of(1, values([9, 5, nan], [nan, 6, nan], [nan, 7, nan]), np.array([[1.0]])), 3)
+    assert recent.outputs[0, ..., 0].tolist() == pytest.approx(
+        np.array([[1, 5, nan], [2, 6, nan], [nan, 7, nan]]), nan_ok=True
+    )
+    assert recent.unseen().tolist() == [[1, 0, 3]]
+    assert recent.exchange.tolist() == [[0, 0, 1]]
+    # The oldest sample is dropped; model 2 is evaluated on one past sample alone.
+    recent = recent.add(Samples.of(2, values([nan, nan, 3], [4, nan, 4]), np.array([[2.0]])), 3)
+    assert recent.outputs[0, ..., 0].tolist() == pytest.approx(
+        np.array([[2, 6, nan], [nan, 7, 3], [4, nan, 4]]), nan_ok=True
+    )
+    assert recent.known[0].tolist() == [[True, True, False], [False, True, True], [True, False, True]]
+    assert recent.unseen().tolist() == [[0, 1, 0]]
+    assert recent.targets.tolist() == [[0, 1, 2]]
+    assert recent.exchange.tolist() == [[0, 1, 2]]
+    assert recent.mean_losses() == pytest.approx(np.array([[(4 + 4) / 2, (36 + 36) / 2, (4 + 4) / 2]]))
+    # Outputs on past samples alone, as on a device.
+    recent = recent.add(Samples.of(3, values([nan, 8, nan]), np.zeros((1, 0))), 3)
+    assert recent.outputs[0, -1, :, 0].tolist() == [4, 8, 4]
+    assert recent.targets.shape == (1, 3)
+
+
+def test_class_outputs_are_kept_as_log_probabilities() -> None:
+    logits = np.full((1, 1, 2, 2), nan)
+    logits[0, 0, 1] = [0.0, np.log(3.0)]
+    recent = Recent.none(1, 2).add(Samples.of(0, logits, np.array([[1]])), 5)
+    assert np.exp(recent.outputs[0, 0, 1]) == pytest.approx(np.array([0.25025, 0.74975]), abs=1e-6)
+    assert recent.mean_losses() == pytest.approx(np.array([[0, -np.log(0.74975)]]), abs=1e-5)
+
+
+def test_states_that_grow_can_be_saved_and_loaded() -> None:
+    """Recent samples and exchanges have no length in the initial state."""
+    fleet = fleet_of([1] * 4, [2, 3], rounds=9)
+    session = ClientSession(policy_of("late-hedge", fleet, window=4), fleet.schedule)
+    template = session.join(fleet.catalogue, fleet.budgets, np.arange(2))
+    states = [found.state for found in runs(fleet, *make_stream(2, 9, 4, 3), window=4)]
+    assert [state.recent.targets.shape[1] for state in states] == [0, 1, 2, 3, 4, 4, 4, 4, 4]
+    for state in states:
+        arrays, plain = flatten(state)
+        content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        again, same = flatten(unflatten(template, safetensors.numpy.load(content), json.loads(json.dumps(plain))))
+        assert same == plain
+        assert again.keys() == arrays.keys()
+        for name, array in arrays.items():
+            found = again[name]
+            assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes()), name
+
+
+def test_only_axes_of_length_0_may_grow() -> None:
+    template = Recent.none(2, 3)
+    arrays, plain = flatten(template)
+    grown = arrays | {"targets": np.zeros((2, 7))}
+    assert unflatten(template, grown, plain).targets.shape == (2, 7)
+    with pytest.raises(ValueError, match="targets is"):
+        unflatten(template, arrays | {"targets": np.zeros((3, 7))}, plain)
+    with pytest.raises(ValueError, match="outputs is"):
+        unflatten(template, arrays | {"outputs": np.zeros((2, 5, 4, 1), dtype=np.float32)}, plain)
+    with pytest.raises(ValueError, match="outputs is"):
+        unflatten(template, arrays | {"outputs": np.zeros((2, 5, 3), dtype=np.float32)}, plain)
