@@ -150,6 +150,35 @@ def test_evaluations_agree_without_hindsight(problem: str, dtype: torch.dtype) -
         compute.load_state(0, states[0])
 
 
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_late_outputs_are_those_of_the_networks_on_past_samples(problem: str, is_cached: bool) -> None:
+    """For models held, on as many past samples as are asked for; logits are not changed."""
+    dictionary, stream = PROBLEMS[problem]()
+    shape = (stream.clients, len(dictionary))
+    held = np.arange(shape[0] * shape[1]).reshape(shape) % 3 > 0
+    late = np.arange(shape[0] * shape[1])[::-1].reshape(shape) % 5
+    weights = held / held.sum(axis=1, keepdims=True)
+    with make_compute(dictionary, stream, cached=is_cached) as compute:
+        assert isinstance(compute, CachedCompute if is_cached else ThreadedCompute)
+        found = compute.evaluate((5, 8), held, weights, observed=held, hindsight=True, pooling="log", late=late)
+        evaluation = found.result()
+        unasked = compute.evaluate((5, 8), held, weights, observed=held, hindsight=True, pooling="log").result()
+    assert unasked.outputs is None
+    assert evaluation.scores.tobytes() == unasked.scores.tobytes()
+    length = int(np.where(held, late, 0).max()) + 3
+    assert evaluation.outputs is not None
+    assert evaluation.outputs.shape[:3] == (shape[0], length, shape[1])
+    for client, model in np.ndindex(*shape):
+        with torch.no_grad():
+            x = torch.from_numpy(stream.x[client, 8 - length : 8])
+            expected = dictionary.models[model].module.eval()(x).numpy().copy()
+        wanted = int(late[client, model]) + 3 if held[client, model] else 0
+        expected[: length - wanted] = np.nan
+        assert evaluation.outputs[client, :, model] == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=True)
+
+
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_outputs_depend_on_neither_workers_nor_blocks_beyond_rounding(
     problem: str, folder: Path, monkeypatch: pytest.MonkeyPatch

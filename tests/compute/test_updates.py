@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,16 +35,26 @@ def update_weights(dictionary: Dictionary, stream: Stream) -> Floats:
     return ((clients + models) % 3).astype(np.float64)
 
 
+def networks_of(dictionary: Dictionary, stream: Stream) -> LocalNetworks:
+    """The networks of one client, in float64."""
+    modules = [model.module.to(torch.float64) for model in dictionary.models]
+    return LocalNetworks(modules, [model.trainable for model in dictionary.models], stream.task)
+
+
+def samples_of(stream: Stream, client: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The client's samples of the window, in float64."""
+    span = slice(WINDOW.first, WINDOW.stop)
+    x, y = torch.from_numpy(stream.x[client, span]).double(), torch.from_numpy(stream.y[client, span])
+    return x, y if stream.task == "classification" else y.double()
+
+
 def own_updates(dictionary: Dictionary, stream: Stream, weights: Floats, local: LocalUpdate) -> dict[int, Tensors]:
     """Sums of updates that each client computes by itself, in float64."""
-    modules = [model.module.to(torch.float64) for model in dictionary.models]
-    networks = LocalNetworks(modules, [model.trainable for model in dictionary.models], stream.task)
-    span = slice(WINDOW.first, WINDOW.stop)
+    networks = networks_of(dictionary, stream)
     sums: dict[int, Tensors] = {}
     for client, model in zip(*np.nonzero(weights), strict=True):
         tensors = {name: tensor.double() for name, tensor in dictionary.models[model].tensors.items()}
-        x, y = torch.from_numpy(stream.x[client, span]).double(), torch.from_numpy(stream.y[client, span])
-        y = y if stream.task == "classification" else y.double()
+        x, y = samples_of(stream, int(client))
         weight = float(weights[client, model])
         update = networks.update(int(model), tensors, x, y, WINDOW.weights, weight, local)
         total = sums.setdefault(int(model), {name: torch.zeros_like(tensor) for name, tensor in update.items()})
@@ -99,6 +110,60 @@ def test_a_gradient_step_is_the_weighted_sum_of_the_clients_gradients(
         for name, total in sums.items():
             difference = float((found[index][name] + total).abs().max())
             assert difference <= epsilon * sizes[name] + torch.finfo(dtype).eps
+
+
+def pool_loss(dictionary: Dictionary, stream: Stream, client: int, weights: Floats, parameters: list[Tensors]) -> Any:
+    """One client's loss of the pool of its models on the window, as a function of all parameters."""
+    span = slice(WINDOW.first, WINDOW.stop)
+    x, target = torch.from_numpy(stream.x[client, span]).double(), torch.from_numpy(stream.y[client, span])
+    pool = torch.zeros((), dtype=torch.float64)
+    for model, share, tensors in zip(dictionary.models, weights[client].tolist(), parameters, strict=True):
+        outputs = torch.func.functional_call(model.module.double(), tensors, (x,))
+        pool = pool + share * (outputs if stream.task == "regression" else outputs.log_softmax(dim=1))
+    if stream.task == "regression":
+        losses = (pool[:, 0] - target.double()) ** 2
+    else:
+        losses = nn.functional.cross_entropy(pool, target, reduction="none")
+    return (torch.from_numpy(WINDOW.weights) * losses).sum()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_updates_for_the_pool_are_gradients_of_its_loss(problem: str) -> None:
+    """An update counts with its own weight: with that of the vote, it is the gradient of the clients' pools.
+
+    Class probabilities are smoothed in the product, so that gradients agree to about 1e-3 there.
+    """
+    dictionary, stream = PROBLEMS[problem]()
+    clients, models = np.ogrid[: stream.clients, : len(dictionary)]
+    votes = ((clients + models) % 3).astype(np.float64) + 0.1
+    votes = np.where((clients + models) % 4, votes, 0.0)
+    votes = votes / votes.sum(axis=1, keepdims=True)
+    uploads = (np.arange(stream.clients) % 2 == 0)[:, None]
+    update_weight = np.where(uploads, votes, 0.0)
+    step = GradientStep(1.0, window=3, warm_up=0, objective="pool")
+    with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
+        found = compute.update(WINDOW, update_weight, step, votes).result()
+    leaves = [{name: tensor.double() for name, tensor in model.tensors.items()} for model in dictionary.models]
+    for tensors, model in zip(leaves, dictionary.models, strict=True):
+        for name in model.trainable:
+            tensors[name].requires_grad_()
+    total = sum(pool_loss(dictionary, stream, client, votes, leaves) for client in np.flatnonzero(uploads))
+    tolerance = 1e-9 if stream.task == "regression" else 2e-3
+    own = networks_of(dictionary, stream)
+    for index, model in enumerate(dictionary.models):
+        parts = torch.autograd.grad(total, [leaves[index][name] for name in model.trainable], retain_graph=True)
+        sums = {name: torch.zeros_like(part) for name, part in zip(model.trainable, parts, strict=True)}
+        for client in np.flatnonzero(update_weight[:, index]).tolist():
+            x, y = samples_of(stream, client)
+            tensors = {k: {n: t.detach() for n, t in leaves[k].items()} for k in np.flatnonzero(votes[client]).tolist()}
+            residuals = own.residuals(tensors, x, y, votes[client])
+            weight = float(update_weight[client, index])
+            update = own.update(index, tensors[index], x, y, WINDOW.weights, weight, step, residuals)
+            sums = {name: sums[name] + update[name] for name in sums}
+        for name, part in zip(model.trainable, parts, strict=True):
+            size = float(part.abs().max())
+            assert float((found[index][name] + part).abs().max()) <= tolerance * size + 1e-12, (index, name)
+            assert found[index][name].numpy() == pytest.approx(sums[name].numpy(), rel=1e-9, abs=1e-12)
 
 
 def named() -> nn.Module:

@@ -24,6 +24,11 @@ from ofms.simulator.simulation import make_simulation
 from tests.policy_settings import SETTINGS
 from tests.problems import PROBLEMS, fleet_for, image_problem, policy_of, regression_problem
 
+# Policies with the changes of their settings.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in SETTINGS} | {
+    "late-hedge, pool": ("late-hedge", {"objective": "pool"})
+}
+
 
 def both(
     problem: str, name: str, interval: int, dtype: torch.dtype, **settings: Any
@@ -50,18 +55,19 @@ def _pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("_pieces")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("interval", [1, 5])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_simulator_and_loopback_agree(problem: str, name: str, interval: int, dtype: torch.dtype) -> None:
-    fused, parameters, loopback, expected = both(problem, name, interval, dtype)
+def test_simulator_and_loopback_agree(problem: str, case: str, interval: int, dtype: torch.dtype) -> None:
+    name, changes = CASES[case]
+    fused, parameters, loopback, expected = both(problem, name, interval, dtype, **changes)
     assert len(fused) == len(loopback)
-    local = policy_of(name, fleet_for(*PROBLEMS[problem](), interval), **SETTINGS[name]).local
+    local = policy_of(name, fleet_for(*PROBLEMS[problem](), interval), **SETTINGS[name] | changes).local
     scale = np.zeros(fused[0].plan.update_weight.shape[1])
+    tolerance = 1e-4 if dtype is torch.float32 else 1e-10
+    # Weights that do not depend on the scale of the losses magnify the rounding of losses that hardly differ.
+    of_weights = 20 * tolerance if name == "late-hedge" else tolerance
     for one, other in zip(fused, loopback, strict=True):
-        # Late hedging keeps weights and outputs as float32, and its first rates are large.
-        late = name == "late-hedge"
-        tolerance = (2e-3 if late else 1e-4) if dtype is torch.float32 else (1e-6 if late else 1e-10)
-        assert one.plan.prediction_weights == pytest.approx(other.plan.prediction_weights, abs=tolerance), "choices"
+        assert one.plan.prediction_weights == pytest.approx(other.plan.prediction_weights, abs=of_weights), "choices"
         assert one.plan.held.tolist() == other.plan.held.tolist(), "held sets"
         assert one.grants.uploads.tolist() == other.grants.uploads.tolist(), "groups"
         assert one.grants.groups == other.grants.groups
@@ -69,25 +75,25 @@ def test_simulator_and_loopback_agree(problem: str, name: str, interval: int, dt
             assert getattr(one.traffic, direction).tolist() == getattr(other.traffic, direction).tolist(), "bytes"
         assert one.losses == pytest.approx(other.losses, rel=tolerance, abs=tolerance)
         assert one.client_losses == pytest.approx(other.client_losses, rel=tolerance, abs=tolerance)
-        assert one.scores == pytest.approx(other.scores, rel=tolerance, abs=tolerance)
+        assert one.scores == pytest.approx(other.scores, rel=of_weights, abs=of_weights)
         assert (one.frozen_scores is None) == (other.frozen_scores is None) == (local is None)
         if one.frozen_scores is not None and other.frozen_scores is not None:
-            assert one.frozen_scores == pytest.approx(other.frozen_scores, rel=tolerance, abs=tolerance)
-        assert one.expected_weights == pytest.approx(other.expected_weights, rel=tolerance, abs=tolerance)
+            assert one.frozen_scores == pytest.approx(other.frozen_scores, rel=of_weights, abs=of_weights)
+        assert one.expected_weights == pytest.approx(other.expected_weights, rel=of_weights, abs=of_weights)
         # The most that an update adds to a parameter: rate · 1/N · Σ_i w_i‖g_i‖∞, where ‖g‖∞ is about ten in these
         # problems, times the number of steps of local training.
         steps = 1 if local is None or isinstance(local, GradientStep) else local.epochs * local.window
         scale += 10 * steps * (local.rate if local else 0) * one.plan.update_weight.mean(axis=0)
     dictionary = PROBLEMS[problem]()[0]
     if local is not None:
-        moved = max(
-            float((after[key] - model.tensors[key].to(dtype)).abs().max())
+        moved = [
+            max(float((after[key] - model.tensors[key].to(dtype)).abs().max()) for key in after)
             for model, after in zip(dictionary.models, parameters, strict=True)
-            for key in after
-        )
-        assert moved > 1e-3, "fine-tuning changed parameters"
-        if late:  # its steps are the server's
-            scale[:] = 100 * moved
+        ]
+        assert max(moved) > 1e-3, "fine-tuning changed parameters"
+        if name == "late-hedge":
+            # Its steps do not depend on the rate; updates differ as much as the weights do.
+            scale = 1000 * np.array(moved)
     for model, (mine, theirs) in enumerate(zip(parameters, expected, strict=True)):
         assert mine.keys() == theirs.keys()
         for key, tensor in mine.items():

@@ -196,7 +196,7 @@ def test_progress_of_a_resumed_run_counts_the_bytes_of_the_whole_run(
     assert last.endswith(f"down {down}, up {up}")
 
 
-@pytest.mark.parametrize("policy", ["ofms-ft", "mab", "perfedavg"])
+@pytest.mark.parametrize("policy", ["ofms-ft", "mab", "perfedavg", "late-hedge"])
 def test_a_loopback_run_can_be_resumed(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dictionary, stream = regression_problem()
     options: dict[str, Any] = {"models": dictionary, "stream": stream}
