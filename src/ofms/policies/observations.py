@@ -59,9 +59,9 @@ class Recent:
 
     def add(self, samples: Samples, most: int) -> Recent:
         """Append samples, and record outputs on past ones; keep the last `most` samples."""
-        outputs, targets = samples.outputs, samples.targets
-        clients, added = targets.shape
-        old = self.outputs.shape[1]
+        targets, (clients, added), old = samples.targets, samples.targets.shape, self.outputs.shape[1]
+        # Without those on samples that were dropped since they were evaluated.
+        outputs = samples.outputs[:, max(0, samples.outputs.shape[1] - old - added) :]
         whole = np.full((clients, old + added, *outputs.shape[2:]), np.nan, dtype=np.float32)
         if old:
             whole[:, :old] = self.outputs
