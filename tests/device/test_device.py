@@ -15,6 +15,7 @@ from ofms.coordinator.coordinator import Coordinator
 from ofms.core.schedule import Schedule
 from ofms.device.device import Device
 from ofms.device.held_models import HeldModels
+from ofms.device.learning import answer, late_outputs
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from ofms.policies import MODULES
@@ -36,6 +37,10 @@ from tests.devices import (
 from tests.policy_settings import SETTINGS
 from tests.problems import policy_of
 
+# Policies with the changes of their settings.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in MODULES} | {
+    "late-hedge, pool": ("late-hedge", {"objective": "pool"})
+}
 CLASSIFIER = {"inputs": 2, "hidden": [4], "outputs": 3}
 
 
@@ -71,21 +76,22 @@ def record_evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     [(1, False, ROUNDS), (4, False, ROUNDS), (1, True, ROUNDS), (4, True, ROUNDS), (4, False, None)],
     ids=["1-kept open", "4-kept open", "1-reopened", "4-reopened", "4-without a horizon"],
 )
-@pytest.mark.parametrize("policy", list(MODULES))
+@pytest.mark.parametrize("case", CASES)
 def test_devices_agree_with_the_simulator(
-    policy: str, interval: int, reopened: bool, rounds: int | None, tmp_path: Path
+    case: str, interval: int, reopened: bool, rounds: int | None, tmp_path: Path
 ) -> None:
     """With the same seed and stream, held sets and predictions equal the loopback's, parameters to 1e-5.
 
     Rates are given as numbers, so that a fleet without a horizon agrees as well.
     """
+    policy, changes = CASES[case]
     dictionary, stream = problem()
     budgets = budgets_for(dictionary)
     fleet = Fleet(dictionary.catalogue(), budgets, int(budgets.sum()) // 2, Schedule(ROUNDS, interval))
     loopback = LoopbackSimulation(
-        policy_of(policy, fleet, **SETTINGS[policy]), fleet, dictionary, stream, seed=5, hindsight=False
+        policy_of(policy, fleet, **SETTINGS[policy] | changes), fleet, dictionary, stream, seed=5, hindsight=False
     )
-    coordinator = coordinator_for(dictionary, policy, interval, rounds)
+    coordinator = coordinator_for(dictionary, policy, interval, rounds, **changes)
     devices = open_devices(tmp_path, dictionary)
     for client, device in enumerate(devices):
         device.receive(coordinator.welcome(client))
@@ -179,6 +185,108 @@ def test_outputs_of_removed_models_are_kept_for_late_labels(device: Device, coor
         assert again.feedback(answer.id, 0.5)
         gained = again._state.memory.state.policy.cumulative_losses - before
         assert set(np.flatnonzero(gained[0])) == set(held), "losses of the removed models are learnt"
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_late_label_counts_in_the_exchange_of_its_prediction(reopened: bool, tmp_path: Path) -> None:
+    """Late hedging learns the same of an exchange whether its last label arrives before or after its end."""
+    inputs, labels = np.random.default_rng(0).normal(size=(4, 3)), [0.3, -0.1, 0.2, 0.7]
+    found = []
+    for name, before in (("in time", 4), ("late", 3)):
+        device, coordinator = granted_device(tmp_path / name, "late-hedge")
+        held = device.holding
+        answers = [device.predict(x) for x in inputs]
+        for answer, label in list(zip(answers, labels, strict=True))[:before]:
+            assert device.feedback(answer.id, label)
+        assert device.collect(now=True) is not None
+        device.receive(grant_of(coordinator, np.flatnonzero(device._state.memory.state.policy.held[0]).tolist()))
+        assert device.holding != held
+        if reopened:
+            device.close()
+            device = Device(device.store, budget=device.budget, mail=False)
+        for answer, label in list(zip(answers, labels, strict=True))[before:]:
+            assert device.feedback(answer.id, label), "after the next exchange began"
+        if reopened:
+            device.close()
+            device = Device(device.store, budget=device.budget, mail=False)
+        found.append((held, device._state.memory.state))
+        device.close()
+    (held, expected), (_, late) = found
+    for name in ("outputs", "targets", "exchange"):
+        assert getattr(late.recent, name) == pytest.approx(getattr(expected.recent, name), nan_ok=True)
+    assert late.recent.exchange.tolist() == [[0] * 4]
+    assert set(np.flatnonzero(late.recent.known[0].all(axis=0))) == set(held)
+    first, same = (state.policy.rounds for state in (expected, late))
+    assert (same.number[0, 0], same.samples[0, 0]) == (0, 4)
+    assert set(np.flatnonzero(np.isfinite(same.open.losses[0, 0]))) == set(held)
+    assert same.open.losses[0, 0] == pytest.approx(first.open.losses[0, 0], abs=1e-12, nan_ok=True)
+
+
+def test_a_device_evaluates_new_models_on_its_past_samples_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it reports: models that it did not hold before, on each sample that it keeps."""
+    device, coordinator = granted_device(tmp_path, "late-hedge")
+    first = device.holding
+    inputs = np.random.default_rng(0).normal(size=(8, 3))
+    for x in inputs[:4]:
+        assert device.feedback(device.predict(x).id, 0.5)
+    assert device.collect() is not None
+    second = np.flatnonzero(device._state.memory.state.policy.held[0]).tolist()
+    device.receive(grant_of(coordinator, second))
+    for x in inputs[4:]:
+        assert device.feedback(device.predict(x).id, 0.5)
+    evaluated = record_evaluations(monkeypatch)
+    assert device.collect() is not None
+    new = [model for model in second if model not in first]
+    assert new
+    assert sorted(evaluated) == sorted(4 * new)
+    recent = device._state.memory.state.recent
+    assert np.flatnonzero(recent.known[0].all(axis=0)).tolist() == second
+    assert np.flatnonzero(recent.known[0, :4].all(axis=0)).tolist() == sorted({*first, *second})
+    held_models = device._state.held_models
+    assert held_models is not None
+    for model in new:
+        expected = held_models.outputs(model, inputs.astype(np.float32))
+        assert recent.outputs[0, :, model] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    device.close()
+
+
+@pytest.mark.parametrize("labels", [4, 8])
+def test_labels_that_arrive_during_a_report_do_not_shift_late_outputs(labels: int, tmp_path: Path) -> None:
+    """Also if they push the oldest samples out of memory, which is eight samples long."""
+    device, coordinator = granted_device(tmp_path, "late-hedge")
+    inputs = np.random.default_rng(0).normal(size=(labels + 6, 3)).astype(np.float32)
+    for x in inputs[:labels]:
+        assert device.feedback(device.predict(x).id, 0.5)
+    assert device.collect() is not None
+    device.receive(grant_of(coordinator, np.flatnonzero(device._state.memory.state.policy.held[0]).tolist()))
+    state, held_models = device._state, device._state.held_models
+    assert held_models is not None
+    waiting = [device.predict(x) for x in inputs[labels:]]
+    task = state.late_task(held_models)
+    outputs = late_outputs(held_models, task.unknown, task.samples)
+    assert outputs is not None
+    for answer in waiting[:2]:
+        assert device.feedback(answer.id, 0.5)
+    state.remember(held_models, task, outputs)
+    recent = state.memory.state.recent
+    kept = inputs[: labels + 2][-8:]
+    assert recent.targets.shape == (1, len(kept))
+    for model in device.holding:
+        assert recent.outputs[0, :, model] == pytest.approx(held_models.outputs(model, kept), rel=1e-5, abs=1e-6)
+    device.close()
+
+
+def test_class_probabilities_are_pooled_as_their_policy_says() -> None:
+    """Class 2 has the largest mean probability, class 0 the largest geometric mean."""
+    outputs = {0: np.log(np.array([0.5, 0.49, 0.01])), 2: np.log(np.array([0.1, 0.0001, 0.8999]))}
+    weights = np.array([0.5, 0.0, 0.5])
+    assert answer(outputs, weights, "classification", "mean") == 2
+    assert answer(outputs, weights, "classification", "log") == 0
+    assert answer({0: outputs[0]}, weights, "classification", "log") == 0
+    values = {0: np.array([1.0]), 2: np.array([4.0])}
+    assert answer(values, weights, "regression", "log") == 2.5
 
 
 @pytest.mark.parametrize(("policy", "everything"), [("ofms-ft", True), ("rms-ft", False)])
