@@ -9,7 +9,7 @@ that are not known take a hint, the model's mean in the final rounds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -99,7 +99,9 @@ def advance(
     """
     means = hints * hedge.hint_sums / np.maximum(hedge.finished, 1)[:, None]
     losses = np.where(np.isnan(rounds.losses), means[:, None], rounds.losses)
-    steps = _replay(hedge.totals, rounds, losses, memories)
+    # Without a label, a round is none: hints alone would make a client more and more certain.
+    empty = np.isnan(rounds.losses).all(axis=-1)
+    steps = _replay(hedge.totals, replace(rounds, final=rounds.final | empty), losses, memories)
     complete = rounds.final | ~np.isnan(rounds.losses).any(axis=-1)
     complete[:, :expired] = True
     prefix = np.logical_and.accumulate(complete, axis=1)
@@ -107,7 +109,7 @@ def advance(
     every = np.arange(place.size)
     final = Totals(*(part[every, place] for part in steps))
     now = Totals(*(part[:, -1] for part in steps))
-    fresh = prefix & ~rounds.final
+    fresh = prefix & ~rounds.final & ~empty
     hedge = Hedge(
         final,
         np.maximum(memories * hedge.peaks, now.gaps),
