@@ -68,13 +68,13 @@ class Rounds:
     def without_final(self) -> Rounds:
         """Drop the oldest rounds as far as they are final for all clients."""
         count = int(np.logical_and.accumulate(self.open.final.all(axis=0)).sum())
-        if count == 0:
-            return self
-        opened = _each(self.open, lambda array: array[:, count:])
-        return _each(replace(self, open=opened), lambda array: array[:, count:])
+        return self._only(slice(count, None)) if count else self
 
     def add(self, weights: Weights, drawn: Held, number: int) -> Rounds:
-        """Append an exchange."""
+        """Append an exchange; drop those that a server which went back to it has forgotten."""
+        earlier = self.number[0] < number
+        if not earlier.all():
+            return self._only(earlier).add(weights, drawn, number)
         clients, _, models = weights.members.shape
         unknown = np.full((clients, models), np.nan)
         new = OpenRounds(
@@ -120,6 +120,11 @@ class Rounds:
             outputs = recent.outputs[some].astype(np.float64)
             np.add.at(losses, at, relative_losses(outputs, recent.targets[some], vote, plain=plain))
         return replace(self, open=replace(self.open, losses=losses), samples=np.where(changed, samples, self.samples))
+
+    def _only(self, places: slice | Flags) -> Rounds:
+        """Some of the exchanges."""
+        opened = _each(self.open, lambda array: array[:, places])
+        return _each(replace(self, open=opened), lambda array: array[:, places])
 
     def _weights(self, at: tuple[Integers, Integers]) -> Floats:
         """[M, K] the pooled weights of M pairs of client and round."""
