@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ofms.core.draws import Draws, Purpose
-from ofms.core.messages import Grants
+from ofms.core.messages import Grants, Plan
 from ofms.core.pooling import poolable
 from ofms.policies.late_hedge import Settings
 from ofms.policies.observations import Samples
@@ -90,23 +90,59 @@ def test_all_samples_of_an_exchange_count_even_if_the_window_is_shorter() -> Non
     assert np.stack(short) == pytest.approx(np.stack(long), abs=1e-9)
 
 
+class OneDevice:
+    """A client that is granted what it requests; exchanges may have any number, and any number of samples."""
+
+    def __init__(self, models: int, budget: int, **settings: Any) -> None:
+        self.fleet = fleet_of([1] * models, [budget], rounds=1000)
+        self.session = ClientSession(policy_of("late-hedge", self.fleet, **settings), self.fleet.schedule)
+        self.state = self.session.join(self.fleet.catalogue, self.fleet.budgets, np.arange(1))
+        self.outputs, self.targets = make_stream(1, 1000, models, 1)
+        self.step = 0
+
+    def exchange(self, number: int, samples: int) -> Plan:
+        self.state, requests = self.session.request(self.state, Draws(0, number))
+        version, nothing = self.fleet.catalogue.version, np.zeros(1, dtype=np.bool_)
+        grants = Grants(number, requests.client, requests.wanted, requests.wanted, None, nothing, 1, version)
+        self.state, plan = self.session.plan(self.state, grants)
+        new = slice(self.step, self.step + samples)
+        some = np.where(plan.held[:, None, :, None], self.outputs[:, new], np.nan)
+        added = Samples.of(number, some, self.targets[:, new]) if samples else None
+        self.state, _ = self.session.learn(self.state, plan, np.zeros(plan.held.shape), added)
+        self.step += samples
+        return plan
+
+
 def test_what_was_learnt_stays_when_samples_are_dropped() -> None:
     """A device may get more labels in an exchange than its interval says, and then keeps fewer exchanges."""
-    fleet = fleet_of([1] * 4, [2], rounds=9)
-    session = ClientSession(policy_of("late-hedge", fleet, window=8), fleet.schedule)
-    outputs, targets = make_stream(1, 30, 4, 1)
-    state = session.join(fleet.catalogue, fleet.budgets, np.arange(1))
-    known = []
-    for exchange in range(3):
-        state, requests = session.request(state, Draws(0, exchange))
-        nothing = np.zeros(1, dtype=np.bool_)
-        grants = Grants(
-            exchange, requests.client, requests.wanted, requests.wanted, None, nothing, 1, fleet.catalogue.version
-        )
-        state, plan = session.plan(state, grants)
-        new = slice(10 * exchange, 10 * exchange + 10)
-        some = np.where(plan.held[:, None, :, None], outputs[:, new], np.nan)
-        state, _ = session.learn(state, plan, np.zeros((1, 4)), Samples.of(exchange, some, targets[:, new]))
-        known.append(plan.held[0])
-    assert state.policy.rounds.number.tolist() == [[0, 1, 2]]
-    assert (np.isfinite(state.policy.rounds.open.losses[0]) == np.stack(known)).all()
+    device = OneDevice(models=4, budget=2, window=8)
+    held = [device.exchange(number, samples=10).held[0] for number in range(3)]
+    rounds = device.state.policy.rounds
+    assert rounds.number.tolist() == [[0, 1, 2]]
+    assert (np.isfinite(rounds.open.losses[0]) == np.stack(held)).all()
+
+
+def test_nothing_is_learnt_from_exchanges_without_labels() -> None:
+    """Not from hints either: a device that has no labels for long does not become more and more certain."""
+    device = OneDevice(models=4, budget=2, window=8)
+    for number in range(20):
+        device.exchange(number, samples=1)
+    for number in range(20, 40):
+        device.exchange(number, samples=0)
+    learnt, totals = device.state.policy.weights, device.state.policy.hedge.totals.losses
+    for number in range(40, 100):
+        device.exchange(number, samples=0)
+    assert device.state.policy.hedge.totals.losses.tolist() == totals.tolist()
+    assert device.state.policy.weights == pytest.approx(learnt)
+    assert device.state.policy.hedge.finished.tolist() == [20]
+
+
+def test_a_server_may_go_back_to_an_earlier_exchange() -> None:
+    """It opens exchanges anew that it has forgotten; samples belong to the new ones."""
+    device = OneDevice(models=4, budget=2, window=40)
+    for number in (0, 1, 2, 3, 4, 5, 3, 4):
+        held = device.exchange(number, samples=1).held[0]
+    rounds = device.state.policy.rounds
+    assert (np.diff(rounds.number[0]) > 0).all()
+    assert rounds.number[0, -1] == 4
+    assert (np.isfinite(rounds.open.losses[0, -1]) >= held).all()
