@@ -14,6 +14,7 @@ from ofms.compute import threads
 from ofms.compute.protocol import Adaptation, Compute, Evaluation, Tensors
 from ofms.compute.threads import ThreadedCompute
 from ofms.core.errors import InvalidInput
+from ofms.core.pooling import Pooling
 from ofms.core.schedule import Window
 from ofms.policies.local_updates import Adapted, Epochs, GradientStep, LocalUpdate
 from tests.problems import PROBLEMS, regression_problem
@@ -94,6 +95,30 @@ def test_a_client_predicts_with_the_weighted_mean_of_its_models() -> None:
     assert (np.isfinite(found.losses) == (weights > 0)[:, None]).all()
     assert found.client_losses is not None
     assert found.losses[1, :, 2] == pytest.approx((outputs[2][1] - stream.y[1, 1:3]) ** 2, rel=1e-5)
+
+
+def test_classes_are_pooled_by_their_mean_log_probabilities_or_probabilities() -> None:
+    dictionary, stream = PROBLEMS["images"]()
+    weights = np.zeros((stream.clients, len(dictionary)))
+    weights[:, [0, 1, 3]] = [0.5, 0.2, 0.3]
+    x, y = torch.from_numpy(stream.x[:, 2:4]).flatten(0, 1), stream.y[:, 2:4]
+    with torch.no_grad():
+        logs = torch.stack([model.module.eval()(x).double().log_softmax(dim=1) for model in dictionary.models])
+    # A thousandth of the uniform distribution keeps log-probabilities finite.
+    smoothed = (0.999 * logs.exp() + 0.001 / 3).log()
+    shares = torch.from_numpy(weights[0])[:, None, None]
+    pools = {"log": (shares * smoothed).sum(dim=0), "mean": (shares * logs.exp()).sum(dim=0).log()}
+    with ThreadedCompute(dictionary, stream) as compute:
+        pooling: Pooling
+        for pooling in ("log", "mean"):
+            found = compute.evaluate(
+                (2, 4), weights > 0, weights, observed=weights > 0, hindsight=False, pooling=pooling
+            ).result()
+            expected = pools[pooling]
+            losses = torch.nn.functional.cross_entropy(expected, torch.from_numpy(y).flatten(), reduction="none")
+            assert found.prediction_losses == pytest.approx(losses.reshape(y.shape).numpy(), rel=1e-5)
+            right = expected.argmax(dim=1).reshape(y.shape).numpy() == y
+            assert (found.scores == 1).tolist() == right.tolist()
 
 
 def test_no_workers_are_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -112,7 +111,9 @@ def test_a_gradient_step_is_the_weighted_sum_of_the_clients_gradients(
             assert difference <= epsilon * sizes[name] + torch.finfo(dtype).eps
 
 
-def pool_loss(dictionary: Dictionary, stream: Stream, client: int, weights: Floats, parameters: list[Tensors]) -> Any:
+def pool_loss(
+    dictionary: Dictionary, stream: Stream, client: int, weights: Floats, parameters: list[Tensors]
+) -> torch.Tensor:
     """One client's loss of the pool of its models on the window, as a function of all parameters."""
     span = slice(WINDOW.first, WINDOW.stop)
     x, target = torch.from_numpy(stream.x[client, span]).double(), torch.from_numpy(stream.y[client, span])
@@ -147,7 +148,8 @@ def test_updates_for_the_pool_are_gradients_of_its_loss(problem: str) -> None:
     for tensors, model in zip(leaves, dictionary.models, strict=True):
         for name in model.trainable:
             tensors[name].requires_grad_()
-    total = sum(pool_loss(dictionary, stream, client, votes, leaves) for client in np.flatnonzero(uploads))
+    uploading = np.flatnonzero(uploads).tolist()
+    total = torch.stack([pool_loss(dictionary, stream, client, votes, leaves) for client in uploading]).sum()
     tolerance = 1e-9 if stream.task == "regression" else 2e-3
     own = networks_of(dictionary, stream)
     for index, model in enumerate(dictionary.models):
@@ -155,10 +157,10 @@ def test_updates_for_the_pool_are_gradients_of_its_loss(problem: str) -> None:
         sums = {name: torch.zeros_like(part) for name, part in zip(model.trainable, parts, strict=True)}
         for client in np.flatnonzero(update_weight[:, index]).tolist():
             x, y = samples_of(stream, client)
-            tensors = {k: {n: t.detach() for n, t in leaves[k].items()} for k in np.flatnonzero(votes[client]).tolist()}
-            residuals = own.residuals(tensors, x, y, votes[client])
+            held = {k: {name: part.detach() for name, part in each.items()} for k, each in enumerate(leaves)}
+            residuals = own.residuals(held, x, y, votes[client])
             weight = float(update_weight[client, index])
-            update = own.update(index, tensors[index], x, y, WINDOW.weights, weight, step, residuals)
+            update = own.update(index, held[index], x, y, WINDOW.weights, weight, step, residuals)
             sums = {name: sums[name] + update[name] for name in sums}
         for name, part in zip(model.trainable, parts, strict=True):
             size = float(part.abs().max())

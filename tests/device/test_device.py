@@ -13,9 +13,9 @@ import torch
 import ofms
 from ofms.coordinator.coordinator import Coordinator
 from ofms.core.schedule import Schedule
+from ofms.device import learning
 from ofms.device.device import Device
 from ofms.device.held_models import HeldModels
-from ofms.device.learning import answer, late_outputs
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from ofms.policies import MODULES
@@ -265,7 +265,7 @@ def test_labels_that_arrive_during_a_report_do_not_shift_late_outputs(labels: in
     assert held_models is not None
     waiting = [device.predict(x) for x in inputs[labels:]]
     task = state.late_task(held_models)
-    outputs = late_outputs(held_models, task.unknown, task.samples)
+    outputs = learning.late_outputs(held_models, task.unknown, task.samples)
     assert outputs is not None
     for answer in waiting[:2]:
         assert device.feedback(answer.id, 0.5)
@@ -282,11 +282,11 @@ def test_class_probabilities_are_pooled_as_their_policy_says() -> None:
     """Class 2 has the largest mean probability, class 0 the largest geometric mean."""
     outputs = {0: np.log(np.array([0.5, 0.49, 0.01])), 2: np.log(np.array([0.1, 0.0001, 0.8999]))}
     weights = np.array([0.5, 0.0, 0.5])
-    assert answer(outputs, weights, "classification", "mean") == 2
-    assert answer(outputs, weights, "classification", "log") == 0
-    assert answer({0: outputs[0]}, weights, "classification", "log") == 0
+    assert learning.answer(outputs, weights, "classification", "mean") == 2
+    assert learning.answer(outputs, weights, "classification", "log") == 0
+    assert learning.answer({0: outputs[0]}, weights, "classification", "log") == 0
     values = {0: np.array([1.0]), 2: np.array([4.0])}
-    assert answer(values, weights, "regression", "log") == 2.5
+    assert learning.answer(values, weights, "regression", "log") == 2.5
 
 
 @pytest.mark.parametrize(("policy", "everything"), [("ofms-ft", True), ("rms-ft", False)])

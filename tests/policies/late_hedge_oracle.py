@@ -44,7 +44,7 @@ class Sums:
 
 
 class OneClient:
-    """A client that requests, predicts with `vote`, and learns from [T, K, C] poolable outputs, exchange by exchange."""
+    """A client that requests, predicts with `vote`, and learns, exchange by exchange."""
 
     def __init__(self, costs: list[int], budget: int, settings: Settings, interval: int) -> None:
         self.costs, self.budget, self.settings, self.interval = costs, budget, settings, interval
@@ -56,6 +56,7 @@ class OneClient:
         self.hint_sums, self.finished = np.zeros(models), 0
         self.open: list[Past] = []
         self.last, self.held = [-1] * models, set[int]()
+        self.vote = np.zeros(models)
         self.exchange = 0
 
     def request(self, uniform: Floats, choice: float) -> None:
@@ -72,7 +73,7 @@ class OneClient:
             self.vote = np.eye(len(self.costs))[drawn]
 
     def learn(self, outputs: Floats, targets: list[float]) -> None:
-        """Learn with the outputs and targets of all samples so far, of which only those of held models are used."""
+        """Learn with [T, K, C] poolable outputs and [T] targets so far, of which those of held models are used."""
         for past in self.open if self.settings.late else self.open[-1:]:
             if not self.held <= past.known:
                 past.known |= self.held

@@ -58,7 +58,7 @@ def test_late_losses_in_any_order_end_in_the_totals_of_prompt_ones(seed: int, le
     rounds = rounds_of(losses, MEMORIES.size, seed)
     hedge, final = start(clients, models, MEMORIES.size), rounds.final
     known = np.zeros(losses.shape, dtype=np.bool_)
-    finished = np.zeros(clients)
+    finished = hedge.finished
     while not known.all():
         known |= random.random(known.shape) < 0.3
         hedge, final, weights = advance(
@@ -104,8 +104,9 @@ def play(losses: Floats, known_after: int, memories: Floats = MEMORIES) -> tuple
 
 
 def _stacked(made: list[Weights], losses: Floats, final: Flags) -> OpenRounds:
-    parts = (np.stack([getattr(each, name) for each in made], axis=1) for name in Weights.__dataclass_fields__)
-    return OpenRounds(*parts, losses, final)
+    names = Weights.__dataclass_fields__
+    parts = {name: np.stack([getattr(each, name) for each in made], axis=1) for name in names}
+    return OpenRounds(losses=losses, final=final, **parts)
 
 
 @pytest.mark.parametrize("known_after", [0, 4])

@@ -49,7 +49,9 @@ def assert_agrees(
 @pytest.mark.parametrize(
     ("costs", "budgets"), [(EQUAL, [2, 3, 5]), (MIXED, [40, 57, 64])], ids=["equal costs", "mixed costs"]
 )
-def test_clients_together_agree_with_each_alone(costs: list[int], budgets: list[int], width: int, interval: int) -> None:
+def test_clients_together_agree_with_each_alone(
+    costs: list[int], budgets: list[int], width: int, interval: int
+) -> None:
     assert_agrees(costs, budgets, width, interval=interval, rounds=40 * interval)
 
 

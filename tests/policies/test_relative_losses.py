@@ -69,10 +69,11 @@ def test_the_mean_relative_loss_covers_the_noise_of_the_draw(
     )
     found = relative_losses(outputs[None], target, vote)[0]
     centre = pool_loss((weights @ outputs)[None], target)
-    expected = sum(float(chance) * pool_loss((w @ outputs)[None], target) for chance, w in layout.draws(weights))
+    draws = ((chance, (vote_drawn @ outputs)[None]) for chance, vote_drawn in layout.draws(weights))
+    expected = sum(chance * float(pool_loss(pool, target)[0]) for chance, pool in draws)
     scale = 1 + float(np.abs(outputs).max()) ** 2
     mean = float(weights @ found)
-    assert mean >= float(expected[0] - centre[0]) - 1e-9 * scale
+    assert mean >= expected - float(centre[0]) - 1e-9 * scale
     loss = squared_error(float(target[0])) if outputs.shape[1] == 1 else log_loss(int(target[0]))
     assert mean == pytest.approx(noise(layout, weights, outputs, loss), rel=1e-6, abs=1e-9 * scale), "no more than that"
     alone = np.array([float(pool_loss(each[None], target)[0]) for each in outputs])
@@ -92,7 +93,9 @@ def test_unknown_models_have_no_loss_and_do_not_count(
     some = np.where(known[:, None], outputs, np.nan)
     found = relative_losses(some[None], target, vote_of(weights, []), plain=True)[0]
     assert (np.isnan(found) == ~known).all()
-    alone = relative_losses(outputs[None, known], target, vote_of(weights[known] / weights[known].sum(), []), plain=True)
+    alone = relative_losses(
+        outputs[None, known], target, vote_of(weights[known] / weights[known].sum(), []), plain=True
+    )
     assert found[known] == pytest.approx(alone[0], rel=1e-9, abs=1e-9 * (1 + float(np.abs(outputs).max()) ** 2))
 
 

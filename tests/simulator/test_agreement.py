@@ -53,9 +53,15 @@ def _pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("_pieces")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("interval", [1, 5])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        *((case, torch.float64) for case in CASES),
+        *((name, torch.float32) for name in SETTINGS),
+    ],
+    ids=lambda value: str(value).removeprefix("torch."),
+)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_simulator_and_loopback_agree(problem: str, case: str, interval: int, dtype: torch.dtype) -> None:
     name, changes = CASES[case]
