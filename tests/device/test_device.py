@@ -39,7 +39,7 @@ from tests.problems import policy_of
 
 # Policies with the changes of their settings.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in MODULES} | {
-    "late-hedge, pool": ("late-hedge", {"objective": "pool"})
+    "late-hedge, own": ("late-hedge", {"objective": "own"})
 }
 CLASSIFIER = {"inputs": 2, "hidden": [4], "outputs": 3}
 
