@@ -10,6 +10,8 @@ import pytest
 from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Grants, Plan
 from ofms.core.pooling import poolable
+from ofms.core.states import flatten
+from ofms.policies import blocks
 from ofms.policies.late_hedge import Settings
 from ofms.policies.observations import Samples
 from ofms.policies.session import ClientSession
@@ -148,3 +150,14 @@ def test_a_server_may_go_back_to_an_earlier_exchange() -> None:
     assert (np.diff(rounds.number[0]) > 0).all()
     assert rounds.number[0, -1] == 4
     assert (np.isfinite(rounds.open.losses[0, -1]) >= held).all()
+
+
+def test_blocks_of_clients_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = fleet_of(EQUAL, [2, 3, 5, 4, 2], rounds=30)
+    outputs, targets = make_stream(5, 30, len(EQUAL), 1)
+    whole = [found.state for found in runs(fleet, outputs, targets, window=14)]
+    monkeypatch.setattr(blocks, "CLIENTS", 2)
+    for one, other in zip(whole, runs(fleet, outputs, targets, window=14), strict=True):
+        (expected, values), (found, same) = flatten(one), flatten(other.state)
+        assert same == values
+        assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
