@@ -9,7 +9,7 @@ import numpy as np
 
 from ofms.core.typing import Floats
 from ofms.policies.late_hedge import Settings
-from tests.theory.hedging import Loss, divergence, log_loss, softmax, squared_error
+from tests.policies.hedging import Loss, divergence, log_loss, softmax, squared_error
 
 
 @dataclass(eq=False)

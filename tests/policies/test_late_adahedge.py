@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ofms.core.typing import Flags, Floats
 from ofms.policies.late_adahedge import Hedge, OpenRounds, Totals, Weights, advance, start
-from tests.theory.hedging import mixed_loss, softmax
-from tests.theory.late_clients import softmaxes
+from tests.policies.hedging import mixed_loss, softmax
+from tests.policies.late_clients import softmaxes
 
 MEMORIES = np.array([1.0, 0.9, 0.5])
 

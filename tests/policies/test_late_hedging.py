@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ofms.core.typing import Floats
+from tests.policies.late_clients import LateClients, Open
 from tests.policies.late_hedge_runs import runs
 from tests.problems import fleet_of
-from tests.theory.late_clients import LateClients, Open
 
 CLIENTS, MODELS, BUDGET, WINDOW = 8, 5, 2, 10
 Adversary = Callable[[Open, int], Floats]

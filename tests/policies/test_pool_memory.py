@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.pool_memory import Held, choose, longest_away
+from tests.policies.hedging import lay_out
 from tests.policies.late_hedge_runs import make_stream, runs
 from tests.problems import fleet_of
-from tests.theory.hedging import lay_out
 
 DRAWS = 4000
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ofms.core.pooling import divergence, pool_gradient, pool_loss, poolable
 from ofms.core.typing import AnyArray, Floats
 from ofms.policies.relative_losses import Vote, relative_losses
-from tests.theory.hedging import lay_out, log_loss, noise, squared_error
+from tests.policies.hedging import lay_out, log_loss, noise, squared_error
 
 
 def vote_of(weights: Floats, certain: list[int], thinning: float = 1.0) -> Vote:

@@ -69,8 +69,8 @@ def test_simulator_and_loopback_agree(problem: str, case: str, interval: int, dt
     local = policy_of(name, fleet_for(*PROBLEMS[problem](), interval), **SETTINGS[name] | changes).local
     scale = np.zeros(fused[0].plan.update_weight.shape[1])
     tolerance = 1e-4 if dtype is torch.float32 else 1e-10
-    # Weights that do not depend on the scale of the losses magnify the rounding of losses that hardly differ.
-    of_weights = 20 * tolerance if name == "late-hedge" else tolerance
+    # Late hedging keeps weights and outputs as float32, and its rates magnify rounding where losses hardly differ.
+    of_weights = max(20 * tolerance, 1e-6) if name == "late-hedge" else tolerance
     for one, other in zip(fused, loopback, strict=True):
         assert one.plan.prediction_weights == pytest.approx(other.plan.prediction_weights, abs=of_weights), "choices"
         assert one.plan.held.tolist() == other.plan.held.tolist(), "held sets"
@@ -98,7 +98,7 @@ def test_simulator_and_loopback_agree(problem: str, case: str, interval: int, dt
         assert max(moved) > 1e-3, "fine-tuning changed parameters"
         if name == "late-hedge":
             # Its steps do not depend on the rate; updates differ as much as the weights do.
-            scale = 1000 * np.array(moved)
+            scale = (1000 if dtype is torch.float32 else 10_000) * np.array(moved)
     for model, (mine, theirs) in enumerate(zip(parameters, expected, strict=True)):
         assert mine.keys() == theirs.keys()
         for key, tensor in mine.items():
