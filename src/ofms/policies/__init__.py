@@ -59,7 +59,7 @@ _EXPORTS = {
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 # The policy of `ofms run`, `simulate` and `deploy` if none is named.
-DEFAULT = "ofms-ft"
+DEFAULT = "late-hedge"
 
 MODULES = {
     "late-hedge": "ofms.policies.late_hedge:algorithm",
