@@ -16,7 +16,7 @@ from ofms.cli import _main
 from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import Table
 from ofms.reproduction import cells
-from ofms.reproduction.bench import POLICIES, Bench, Section, Size
+from ofms.reproduction.bench import POLICIES, ROWS, Bench, Section, Size, title_of_row
 from ofms.reproduction.cells import Cell, CellStore
 from ofms.reproduction.comparison import comparison
 from ofms.reproduction.page import reproduce_targets
@@ -164,9 +164,9 @@ def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest
     arguments = ["compare", "digits", "--models", str(models), "--seeds", "2", "--clients", "4", "--rounds", "12"]
     assert _main([*arguments, "--budget", "3", "--set", "window=3", "--out", str(out), "--json"]) == 0
     printed = capsys.readouterr().out
-    for title in POLICIES.values():
-        assert title in printed
-    assert len(json.loads(printed.splitlines()[-1])["runs"]) == 2 * len(POLICIES)
+    for name in ROWS:
+        assert title_of_row(name) in printed
+    assert len(json.loads(printed.splitlines()[-1])["runs"]) == 2 * len(ROWS)
     assert {"comparison.md", "comparison.tex", "comparison.json", "traffic.md"} <= {
         path.name for path in (out / "compare-digits").iterdir()
     }

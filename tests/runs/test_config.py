@@ -126,7 +126,10 @@ def test_tables_of_other_policies_are_checked_without_importing_them(
     [
         ("[settings]\nwindow = 7\n", r"settings = .*mine\.toml: .* such as \[policies\.ofms-ft\]"),
         ("[policies.mab]\nwindow = 7\n", r"policies\.mab = window: .* it has exploration, learning_rate, loss_bound"),
-        ("[policies.ofms]\nwindow = 7\n", r"policies = ofms: use one of late-hedge, ofms-ft, .*, or your own as package"),
+        (
+            "[policies.ofms]\nwindow = 7\n",
+            r"policies = ofms: use one of late-hedge, ofms-ft, .*, or your own as package",
+        ),
         ("[policies.pkg.mod]\nwindow = 7\n", r"policies = pkg: use one of"),
         ("[trust]\npackage = ['a']\n", r"trust = .*unknown field 'package'"),
         ("[trust]\npackages = ['./a']\n", r"trust = \./a: name a package"),

@@ -23,8 +23,11 @@ NAME = "report.html"
 _MOST_CLIENTS = 10
 
 
-def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the page of one or several runs to `out`; by default into a single run's folder, or the current one."""
+def write_report(folders: Sequence[Path], out: Path | None = None, names: Sequence[str] = ()) -> Path:
+    """Write the page of one or several runs to `out`; by default into a single run's folder, or the current one.
+
+    Without `names`, runs are named by their policies if these differ, otherwise by their folders.
+    """
     if not folders:
         raise InvalidInput("run", "none", "name at least one run's folder")
     runs = [Result.load(folder) for folder in folders]
@@ -38,7 +41,11 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
         )
     path = out if out is not None else (folders[0] / NAME if len(folders) == 1 else Path(NAME))
     require_writable(path.parent)
-    write_whole(path, render(_with_distinct_names(runs)).encode())
+    if names:
+        named = [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+    else:
+        named = _with_distinct_names(runs)
+    write_whole(path, render(named).encode())
     return path
 
 
