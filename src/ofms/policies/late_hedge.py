@@ -202,7 +202,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         remembers=client.exchanges * client.interval,
         pooling="log",
         expected_weights=lambda client, server: client.weights,
-        not_covered="its bound depends on the losses",
+        not_covered="late hedging's bound depends on the losses of the run",
     )
 
 

@@ -35,7 +35,7 @@ _TITLES = POLICIES | {
 }
 # The rows of `ofms compare` if no policy is named.
 ROWS = {
-    "late-hedge": Row("late-hedge", tuned=True),
+    "late-hedge": Row("late-hedge"),
     "late hedging, frozen": METHOD,
     **{name: Row(name) for name in POLICIES},
     "OFMS-FT, frozen": FROZEN_OFMS_FT,
