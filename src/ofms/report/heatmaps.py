@@ -18,13 +18,8 @@ _SHADES: dict[str, Any] = {"aspect": "auto", "cmap": "viridis", "vmin": 0, "vmax
 def shares_chart(run: Result) -> str:
     """Clients × models: the share of rounds in which a model was held, and its mean weight in predictions."""
     figure = new_figure(10, 4.4)
-    for place, (axes, (name, title)) in enumerate(
-        zip(
-            figure.subplots(1, 2),
-            (("held_share", "share of rounds held"), ("prediction_share", "mean weight in predictions")),
-            strict=True,
-        )
-    ):
+    shares = (("held_share", "share of rounds held"), ("prediction_share", "mean weight in predictions"))
+    for place, (axes, (name, title)) in enumerate(zip(figure.subplots(1, 2), shares, strict=True)):
         picture = axes.imshow(run.clients[name], **_SHADES)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("model")
