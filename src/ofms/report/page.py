@@ -15,6 +15,7 @@ from ofms.drawing.tables import Table
 from ofms.report import charts
 from ofms.report.heatmaps import shares_chart, weights_chart
 from ofms.runs.formatting import DRIFT_HEADER, format_bound, format_drift, format_regret, format_score, scale
+from ofms.runs.loading import load_preset
 from ofms.runs.result import Result
 from ofms.runs.units import human_bytes
 from ofms.storage.files import require_writable, write_whole
@@ -62,13 +63,20 @@ def render(runs: Sequence[Result]) -> str:
     subtitle = f"{first.experiment}: {first.clients} clients, {first.rounds} rounds" if one else f"{len(runs)} runs"
     return template.render(
         title=f"{first.policy} on {first.experiment}" if one else "Runs side by side",
-        subtitle=subtitle + (f", preset {first.preset}, seed {first.seed}" if one else ""),
+        subtitle=subtitle + (f"{_preset(runs[0])}, seed {first.seed}" if one else ""),
         headline=headline(runs[0]),
         table=figures_table(runs),
         sections=_sections(runs),
         weights=[_weights(run) for run in runs],
         runs=[_facts(run) for run in runs],
     )
+
+
+def _preset(run: Result) -> str:
+    """The preset, if it has settings for the run's policy."""
+    preset, policy = load_preset(run.config.preset), run.config.policy
+    tables = (preset.policies, preset.classification, preset.regression)
+    return f", preset {run.config.preset}" if any(policy in table for table in tables) else ""
 
 
 def headline(run: Result) -> list[tuple[str, str]]:
