@@ -50,7 +50,9 @@ def metric_chart(runs: Sequence[Result]) -> str:
         for number, run in enumerate(runs):
             rounds, mean, std = _sampled(run, "round"), factor * _sampled(run, "mean"), factor * _sampled(run, "std")
             axes.plot(rounds, mean, color=colour(number), label=run.name)
-            axes.fill_between(rounds, mean - std, mean + std, color=colour(number), alpha=0.18, linewidth=0)
+            low, high = np.maximum(mean - std, 0.0), mean + std
+            high = np.minimum(high, factor) if run.metric == "accuracy" else high
+            axes.fill_between(rounds, low, high, color=colour(number), alpha=0.18, linewidth=0)
             if _has_frozen(run):
                 frozen = factor * _sampled(run, "frozen")
                 axes.plot(rounds, frozen, color=colour(number), linestyle="--", label=f"{run.name}, frozen dictionary")
