@@ -71,7 +71,7 @@ def comparison(bench: Bench, names: Iterable[str] = tuple(POLICIES), **given: An
             seeds_note((column, results) for (_, column), results in runs.items()),
             *synthetic_note(bench.columns),
         ],
-        data=[result_data(result) for results in runs.values() for result in results],
+        data=_data(runs),
     )
     return Section(
         "comparison",
@@ -90,6 +90,15 @@ def first_runs(bench: Bench, names: Iterable[str], **given: Any) -> dict[str, Pa
     }
     folders = {title: bench.store.run_folder(cell) for title, cell in cells.items()}
     return {title: folder for title, folder in folders.items() if folder.exists()}
+
+
+def _data(runs: Mapping[tuple[str, str], list[Result]]) -> list[dict[str, Any]]:
+    """The results for JSON; a row that is not just a policy has its name."""
+    return [
+        ({"row": name} if row_of(name).given else {}) | result_data(result)
+        for (name, _), results in runs.items()
+        for result in results
+    ]
 
 
 def _known(name: str) -> Set[str]:
@@ -112,7 +121,7 @@ def drift_table(bench: Bench, runs: Mapping[tuple[str, str], list[Result]], name
         header += [f"{title_of(column)}, dynamic regret", "rounds until recovered"]
         for name, row in zip(names, rows, strict=True):
             row += drift_cells(runs[name, column])
-    data = [result_data(result) for results in runs.values() for result in results]
+    data = _data(runs)
     return [Table("drift", "Dynamic regret per round, and rounds until recovered", header, rows, data=data)]
 
 
@@ -124,5 +133,5 @@ def traffic(bench: Bench, runs: Mapping[tuple[str, str], list[Result]], names: S
         header += [f"{title}, down", "up"]
         for name, row in zip(names, rows, strict=True):
             row += [bytes_per_round(runs[name, column], "down"), bytes_per_round(runs[name, column], "up")]
-    data = [result_data(result) for results in runs.values() for result in results]
+    data = _data(runs)
     return Table("traffic", "Mean bytes per client and round", header, rows, data=data)
