@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP)  ## from nothing to a finished run: pre-train twenty small models, run OFMS-FT, print one table
+demo: $(STAMP)  ## from nothing to a finished run: pre-train twenty small models, run late hedging and OFMS-FT, print one table
 	$(BIN)/python examples/demo.py
 
 test: lint  ## lint, types, import layers and tests; under ten minutes

@@ -1,6 +1,6 @@
 """Take a screenshot of a report, as in the README.
 
-    python examples/screenshot.py runs/demo/ofms-ft-published/report.html docs/report.png
+    python examples/screenshot.py runs/demo/late-hedging/report.html docs/report.png
 
 It needs Chromium.
 """

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ofms.coordinator.deployment import read_config
+from ofms.policies import DEFAULT
 from tests.cli.commands import assert_refused, run
 from tests.deployments import make_fleet
 from tests.devices import problem
@@ -81,6 +83,14 @@ def test_keys_makes_adds_and_revokes(models: Path, tmp_path: Path, capsys: pytes
     assert run("deploy", "freeze", folder) == 0
     (command,) = (tmp_path / "new" / "commands").iterdir()
     assert json.loads(command.read_text()) == {"do": "freeze", "to": None}
+
+
+def test_the_default_policy_needs_no_horizon(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new"
+    assert run("deploy", "keys", folder, "--server", "127.0.0.1:9092", "--models", models, "--device", "a=5") == 0
+    assert "change" not in capsys.readouterr().out, "the server would start"
+    config = read_config(folder)
+    assert (config.policy, config.rounds) == (DEFAULT, None)
 
 
 def test_a_deployment_without_a_horizon(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

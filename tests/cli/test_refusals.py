@@ -90,7 +90,7 @@ BAD_ARGUMENTS = {
         "bandwidth = 1000 bytes: a client may have to upload",
     ),
     "unknown experiment": (("nowhere",), "experiment = nowhere: use one of air, cifar10, digits"),
-    "unknown policy": (("--policy", "oracle"), "policy = oracle: use one of ofms-ft"),
+    "unknown policy": (("--policy", "oracle"), "policy = oracle: use one of late-hedge"),
     "unknown preset": (("--preset", "fancy"), "preset = fancy"),
     "unknown setting": (("--set", "colour=1"), "set = colour"),
     "not an assignment": (("--set", "window"), "is not KEY=VALUE"),

@@ -51,6 +51,21 @@ def test_several_runs_stand_side_by_side(runs: list[Path], tmp_path: Path) -> No
         assert f"<td>{name}</td>" in page
 
 
+def test_a_mixture_reads_right(runs: list[Path], tmp_path: Path) -> None:
+    dictionary, stream = regression_problem(clients=4, rounds=12)
+    common: dict[str, Any] = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "60%"}
+    mixed = ofms.simulate(out=tmp_path / "mixed", **common)
+    weights = mixed.history["prediction_weights"]
+    assert (weights > 0).sum(axis=2).max() > 1
+    page = write_report([tmp_path / "mixed"]).read_text()
+    assert "preset" not in page.partition("<h2")[0], "no preset has settings for late hedging"
+    assert "preset theory" in write_report(runs[:1]).read_text()
+    assert "Missing bounds: late hedging&#39;s bound depends on the losses of the run." in page
+    assert "weight in predictions" in page
+    named = write_report([tmp_path / "mixed", runs[1]], tmp_path / "both.html", ["a mixture", "MAB"]).read_text()
+    assert "<td>a mixture</td>" in named
+
+
 def test_the_command_writes_the_page(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["report", str(runs[1])]) == 0
     assert str(runs[1] / "report.html") in capsys.readouterr().out

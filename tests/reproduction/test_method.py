@@ -13,7 +13,6 @@ import pytest
 
 from ofms.cli import _main
 from ofms.compute import outputs
-from ofms.policies import MODULES
 from ofms.policies.registry import setting_names
 from ofms.reproduction import bench, cells, method, method_rows
 from ofms.reproduction.bench import Bench, Section, Size
@@ -159,5 +158,4 @@ def test_every_row_and_ingredient_has_known_settings() -> None:
     rows = {**method_rows.ROWS, **method_rows.FURTHER_ROWS, **method_rows.LIMITS}
     rows |= {label: replace(method_rows.METHOD, given=off) for label, off in method_rows.ABLATION.items()}
     for label, row in rows.items():
-        if row.policy in MODULES:
-            assert row.given.keys() <= setting_names(row.policy), label
+        assert row.given.keys() <= setting_names(row.policy), label

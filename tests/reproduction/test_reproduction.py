@@ -16,7 +16,7 @@ from ofms.cli import _main
 from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import Table
 from ofms.reproduction import cells
-from ofms.reproduction.bench import POLICIES, Bench, Section, Size
+from ofms.reproduction.bench import POLICIES, ROWS, Bench, Section, Size, title_of_row
 from ofms.reproduction.cells import Cell, CellStore
 from ofms.reproduction.comparison import comparison
 from ofms.reproduction.page import reproduce_targets
@@ -164,9 +164,11 @@ def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest
     arguments = ["compare", "digits", "--models", str(models), "--seeds", "2", "--clients", "4", "--rounds", "12"]
     assert _main([*arguments, "--budget", "3", "--set", "window=3", "--out", str(out), "--json"]) == 0
     printed = capsys.readouterr().out
-    for title in POLICIES.values():
-        assert title in printed
-    assert len(json.loads(printed.splitlines()[-1])["runs"]) == 2 * len(POLICIES)
+    for name in ROWS:
+        assert title_of_row(name) in printed
+    assert len(json.loads(printed.splitlines()[-1])["runs"]) == 2 * len(ROWS)
+    page = (out / "compare-digits" / "report.html").read_text()
+    assert all(f"<td>{title_of_row(name)}</td>" in page for name in ROWS), "runs are named by their rows"
     assert {"comparison.md", "comparison.tex", "comparison.json", "traffic.md"} <= {
         path.name for path in (out / "compare-digits").iterdir()
     }
@@ -182,6 +184,17 @@ def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest
     assert not list((out / "new").rglob("metrics.jsonl")), "refused before anything is run"
     assert _main([*arguments, "--set", "colour=3", "--out", str(out)]) == 2
     assert "colour = 3: none of" in capsys.readouterr().err
+
+
+def test_a_frozen_row_stands_beside_its_policy(models: Path, tmp_path: Path) -> None:
+    store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
+    names = ("ofms-ft", "OFMS-FT, frozen", "late hedging, frozen")
+    section = comparison(Bench(store, ["digits"], Size(seeds=1)), names, **SMALL, fine_tuning_rate=0.5)
+    assert [row[0] for row in section.tables[0].rows[:3]] == ["OFMS-FT", "OFMS-FT, frozen", "late hedging, frozen"]
+    data = section.tables[0].data
+    assert [each.get("row") for each in data] == [None, *names[1:]]
+    for each, rate in zip(data, ("0.5", "0", "0"), strict=True):
+        assert f"fine_tuning_rate={rate}" in str(each["command"]).split()
 
 
 def test_the_papers_figures_are_in_the_same_table(tmp_path: Path) -> None:

@@ -126,7 +126,10 @@ def test_tables_of_other_policies_are_checked_without_importing_them(
     [
         ("[settings]\nwindow = 7\n", r"settings = .*mine\.toml: .* such as \[policies\.ofms-ft\]"),
         ("[policies.mab]\nwindow = 7\n", r"policies\.mab = window: .* it has exploration, learning_rate, loss_bound"),
-        ("[policies.ofms]\nwindow = 7\n", r"policies = ofms: use one of ofms-ft, .*, or your own as package"),
+        (
+            "[policies.ofms]\nwindow = 7\n",
+            r"policies = ofms: use one of late-hedge, ofms-ft, .*, or your own as package",
+        ),
         ("[policies.pkg.mod]\nwindow = 7\n", r"policies = pkg: use one of"),
         ("[trust]\npackage = ['a']\n", r"trust = .*unknown field 'package'"),
         ("[trust]\npackages = ['./a']\n", r"trust = \./a: name a package"),
@@ -158,7 +161,7 @@ def test_an_invalid_experiment_file_is_refused(tmp_path: Path, text: str, messag
         ("b-fed-omft", {"subset": "last"}, "subset = last: use one of random, first, or a list"),
         ("rms-ft", {"gradient_weight": "two"}, "gradient_weight = two: use one of one, inverse"),
         ("budgeted-experts", {"prediction": "all"}, "prediction = all: use one of one, mean"),
-        ("ofms", {}, "policy = ofms: use one of ofms-ft, mab, .*, or your own as package.module:name"),
+        ("ofms", {}, "policy = ofms: use one of late-hedge, ofms-ft, mab, .*, or your own as package.module:name"),
         ("examples.epsilon_greedy", {}, "policy = examples.epsilon_greedy: .* or your own as package.module:name"),
         ("json:dumps", {}, "policy = json:dumps: it is a function; name an Algorithm"),
     ],

@@ -53,7 +53,7 @@ def command(
     Finished cells are stored in the folder and not run again.
     """
     from ofms.plugins import trust_of
-    from ofms.reproduction.bench import POLICIES, Bench, Size
+    from ofms.reproduction.bench import ROWS, Bench, Size
     from ofms.reproduction.cells import CellStore
     from ofms.reproduction.comparison import comparison, first_runs
     from ofms.reproduction.page import write_section
@@ -67,12 +67,13 @@ def command(
         keep_runs=True,
     )
     bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed), cached=cache)
-    names, values = policies or tuple(POLICIES), given_options(given) | settings
+    names, values = policies or tuple(ROWS), given_options(given) | settings
     section = comparison(bench, names, **values)
     for table in section.tables:
         click.echo(table.text() + "\n")
     write_section(section, folder)
     click.echo(f"tables and runs in {folder}")
-    print_report(first_runs(bench, names, **values), folder / "report.html")
+    runs = first_runs(bench, names, **values)
+    print_report([*runs.values()], folder / "report.html", names=[*runs])
     if as_json:
         print_json({"experiment": experiment, "runs": section.tables[0].data})

@@ -129,12 +129,12 @@ def print_json(record: dict[str, Any]) -> None:
     click.echo(msgspec.json.encode(record).decode())
 
 
-def print_report(runs: Sequence[Path], out: Path | None) -> None:
+def print_report(runs: Sequence[Path], out: Path | None, names: Sequence[str] = ()) -> None:
     """Write the report and print its path; if that fails, only print why, since the run itself is complete."""
     from ofms.core.errors import InvalidInput
     from ofms.report.page import write_report
 
     try:
-        click.echo(f"report: {write_report(runs, out)}")
+        click.echo(f"report: {write_report(runs, out, names)}")
     except InvalidInput as error:
         click.echo(f"no report: {error.remedy}", err=True)

@@ -55,7 +55,7 @@ def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPol
         loss_bound=values["loss_bound"],
         observes=values["observes"],
         reports_losses=bool(values["reports_losses"]),
-        # Older servers do not send the rest.
+        # Servers before 0.3.0 do not send these; their policies use none of them.
         reports_use=bool(values.get("reports_use", False)),
         remembers=int(values.get("remembers", 0)),
         pooling=values.get("pooling", "mean"),

@@ -133,7 +133,7 @@ class Memory:
             own={name: array.copy() for name, array in snapshot.part("own").items()},
             losses=arrays["losses"].copy(),
             labelled=int(values["labelled"]),
-            sampled=int(values.get("sampled", 0)),
+            sampled=int(values.get("sampled", len(values["labels"]))),
             next_id=int(values["next_id"]),
             dropped=int(values["dropped"]),
             outgoing=arrays["outgoing"].tobytes() if "outgoing" in arrays else None,
@@ -142,8 +142,8 @@ class Memory:
             shape=None if values.get("shape") is None else tuple(int(size) for size in values["shape"]),
         )
         if template is not None:
-            # Older snapshots have no remembered samples: their policies did not use any.
-            nothing = flatten(template.recent, "state.recent.")[0]
+            # Snapshots before 0.3.0 have no recent samples: their policies remember none.
+            nothing, _ = flatten(template.recent, "state.recent.")
             memory.state = unflatten(template, nothing | dict(arrays), dict(values["state"]), "state.")
         for exchange in values["plans"]:
             memory.plans[int(exchange)] = Plan(**snapshot.part(f"plan.{exchange}"))

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from ofms.policies.follower_client import FollowerClient
     from ofms.policies.granting_server import GrantingServer
     from ofms.policies.local_updates import Adapted, Epochs, GradientStep
-    from ofms.policies.protocol import Algorithm, ClientHalf, Policy, ServerHalf
+    from ofms.policies.observations import Observations, Recent
+    from ofms.policies.protocol import Algorithm, ClientHalf, Policy, ServerHalf, SummedUpdates
     from ofms.policies.session import ClientSession, ServerSession
     from ofms.policies.settings import Count, LossBound, Positive, Range, Rate, Round, ServerStep, Share
     from ofms.policies.single_model_server import SingleModelServer
@@ -50,7 +51,8 @@ _EXPORTS = {
     "ofms.policies.follower_client": ("FollowerClient",),
     "ofms.policies.granting_server": ("GrantingServer",),
     "ofms.policies.local_updates": ("Adapted", "Epochs", "GradientStep"),
-    "ofms.policies.protocol": ("Algorithm", "ClientHalf", "Policy", "ServerHalf"),
+    "ofms.policies.observations": ("Observations", "Recent"),
+    "ofms.policies.protocol": ("Algorithm", "ClientHalf", "Policy", "ServerHalf", "SummedUpdates"),
     "ofms.policies.session": ("ClientSession", "ServerSession"),
     "ofms.policies.settings": ("Count", "LossBound", "Positive", "Range", "Rate", "Round", "ServerStep", "Share"),
     "ofms.policies.single_model_server": ("SingleModelServer",),
@@ -59,7 +61,7 @@ _EXPORTS = {
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 # The policy of `ofms run`, `simulate` and `deploy` if none is named.
-DEFAULT = "ofms-ft"
+DEFAULT = "late-hedge"
 
 MODULES = {
     "late-hedge": "ofms.policies.late_hedge:algorithm",
@@ -97,12 +99,14 @@ __all__ = [
     "Grants",
     "Integers",
     "LossBound",
+    "Observations",
     "Plan",
     "Policy",
     "Positive",
     "Purpose",
     "Range",
     "Rate",
+    "Recent",
     "Reports",
     "Round",
     "ServerHalf",
@@ -110,6 +114,7 @@ __all__ = [
     "ServerStep",
     "Share",
     "SingleModelServer",
+    "SummedUpdates",
     "draw_model",
     "fill_budgets",
     "importance_weights",

@@ -186,9 +186,7 @@ def _one_of(vote: Floats, uniform: Floats) -> Floats:
 
 def build(settings: Settings, fleet: Fleet) -> Policy:
     if not settings.memories or any(length != 0 and length < 2 for length in settings.memories):
-        raise InvalidInput(
-            "memories", list(settings.memories), "give 0 for all the past, or at least 2 rounds"
-        )
+        raise InvalidInput("memories", list(settings.memories), "give 0 for all the past, or at least 2 rounds")
     client, tuned = Client(settings, fleet.schedule.interval), settings.fine_tuning_rate > 0
     if tuned:
         fleet.require_upload(most_upload(fleet.catalogue, int(fleet.budgets.max())))
@@ -202,7 +200,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         remembers=client.exchanges * client.interval,
         pooling="log",
         expected_weights=lambda client, server: client.weights,
-        not_covered="its bound depends on the losses",
+        not_covered="late hedging's bound depends on the losses of the run",
     )
 
 

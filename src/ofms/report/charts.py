@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_POINTS = 400
+# Exchanges whose bytes are averaged.
+_AVERAGED = 12
 
 
 def regret_chart(runs: Sequence[Result]) -> str:
@@ -48,7 +50,9 @@ def metric_chart(runs: Sequence[Result]) -> str:
         for number, run in enumerate(runs):
             rounds, mean, std = _sampled(run, "round"), factor * _sampled(run, "mean"), factor * _sampled(run, "std")
             axes.plot(rounds, mean, color=colour(number), label=run.name)
-            axes.fill_between(rounds, mean - std, mean + std, color=colour(number), alpha=0.18, linewidth=0)
+            low, high = np.maximum(mean - std, 0.0), mean + std
+            high = np.minimum(high, factor) if run.metric == "accuracy" else high
+            axes.fill_between(rounds, low, high, color=colour(number), alpha=0.18, linewidth=0)
             if _has_frozen(run):
                 frozen = factor * _sampled(run, "frozen")
                 axes.plot(rounds, frozen, color=colour(number), linestyle="--", label=f"{run.name}, frozen dictionary")
@@ -119,16 +123,19 @@ def memory_chart(runs: Sequence[Result]) -> str:
 
 
 def bytes_chart(runs: Sequence[Result]) -> str:
-    """Bytes per client and exchange, down and up."""
+    """Bytes per client and exchange, down and up: means over some exchanges, because not all of them fine-tune."""
 
     def draw(axes: Axes) -> None:
         for number, run in enumerate(runs):
             for name, style in (("down", "-"), ("up", "--")):
-                moved = run.rounds[name] / run.config.clients / 2**10
-                starts = np.arange(0, len(moved), run.config.interval)
-                starts = starts[:: -(-len(starts) // _MOST_POINTS)]
-                axes.plot(starts + 1, moved[starts], style, color=colour(number), label=f"{run.name}, {name}")
-        axes.set_ylabel("KiB per client and exchange")
+                moved = run.rounds[name][:: run.config.interval] / run.config.clients / 2**10
+                sums = np.cumsum(np.concatenate([[0.0], moved]))
+                stops = np.arange(1, len(sums), -(-len(moved) // _MOST_POINTS))
+                firsts = np.maximum(stops - _AVERAGED, 0)
+                means = (sums[stops] - sums[firsts]) / (stops - firsts)
+                rounds = (stops - 1) * run.config.interval + 1
+                axes.plot(rounds, means, style, color=colour(number), label=f"{run.name}, {name}")
+        axes.set_ylabel(f"KiB per client and exchange, mean of {_AVERAGED}")
         axes.set_ylim(0, None)
 
     return line_chart(draw, "bytes", legend=True)

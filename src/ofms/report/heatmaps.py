@@ -1,4 +1,4 @@
-"""Heat maps of a report: clients by models, and one client's probabilities over rounds."""
+"""Heat maps of a report: clients by models, and one client's expected weights over rounds."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ _SHADES: dict[str, Any] = {"aspect": "auto", "cmap": "viridis", "vmin": 0, "vmax
 
 
 def shares_chart(run: Result) -> str:
-    """Clients × models: shares of rounds in which a model was held and predicted."""
+    """Clients × models: the share of rounds in which a model was held, and its mean weight in predictions."""
     figure = new_figure(10, 4.4)
-    for place, (axes, (name, title)) in enumerate(
-        zip(figure.subplots(1, 2), (("held_share", "held"), ("prediction_share", "chosen")), strict=True)
-    ):
+    shares = (("held_share", "share of rounds held"), ("prediction_share", "mean weight in predictions"))
+    for place, (axes, (name, title)) in enumerate(zip(figure.subplots(1, 2), shares, strict=True)):
         picture = axes.imshow(run.clients[name], **_SHADES)
-        axes.set_title(f"share of rounds {title}", fontsize=10)
+        axes.set_title(title, fontsize=10)
         axes.set_xlabel("model")
         _integer_ticks(axes)
         if place == 0:
@@ -35,7 +34,7 @@ def shares_chart(run: Result) -> str:
 
 
 def weights_chart(run: Result, client: int) -> str:
-    """One client's probabilities over models by exchange; a dot marks the model that predicted."""
+    """One client's expected weights of models by exchange; a dot marks the model of most weight in predictions."""
     probability: AnyArray = run.history["probability"][:, client].T
     figure = new_figure(10, 3.4, arranged=False)
     axes = figure.add_axes((0.06, 0.15, 0.84, 0.8))
@@ -49,7 +48,7 @@ def weights_chart(run: Result, client: int) -> str:
     _integer_ticks(axes)
     set_ink(axes)
     bar = figure.colorbar(picture, cax=figure.add_axes((0.915, 0.15, 0.015, 0.8)))
-    bar.set_label("probability", color=INK, fontsize=8)
+    bar.set_label("expected weight", color=INK, fontsize=8)
     set_ink(bar.ax)
     bar.outline.set_visible(False)
     return to_svg(figure, f"weights-{client}")

@@ -15,6 +15,7 @@ from ofms.drawing.tables import Table
 from ofms.report import charts
 from ofms.report.heatmaps import shares_chart, weights_chart
 from ofms.runs.formatting import DRIFT_HEADER, format_bound, format_drift, format_regret, format_score, scale
+from ofms.runs.loading import load_preset
 from ofms.runs.result import Result
 from ofms.runs.units import human_bytes
 from ofms.storage.files import require_writable, write_whole
@@ -23,8 +24,11 @@ NAME = "report.html"
 _MOST_CLIENTS = 10
 
 
-def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the page of one or several runs to `out`; by default into a single run's folder, or the current one."""
+def write_report(folders: Sequence[Path], out: Path | None = None, names: Sequence[str] = ()) -> Path:
+    """Write the page of one or several runs to `out`; by default into a single run's folder, or the current one.
+
+    Without `names`, runs are named by their policies if these differ, otherwise by their folders.
+    """
     if not folders:
         raise InvalidInput("run", "none", "name at least one run's folder")
     runs = [Result.load(folder) for folder in folders]
@@ -38,7 +42,11 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
         )
     path = out if out is not None else (folders[0] / NAME if len(folders) == 1 else Path(NAME))
     require_writable(path.parent)
-    write_whole(path, render(_with_distinct_names(runs)).encode())
+    if names:
+        named = [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+    else:
+        named = _with_distinct_names(runs)
+    write_whole(path, render(named).encode())
     return path
 
 
@@ -55,13 +63,20 @@ def render(runs: Sequence[Result]) -> str:
     subtitle = f"{first.experiment}: {first.clients} clients, {first.rounds} rounds" if one else f"{len(runs)} runs"
     return template.render(
         title=f"{first.policy} on {first.experiment}" if one else "Runs side by side",
-        subtitle=subtitle + (f", preset {first.preset}, seed {first.seed}" if one else ""),
+        subtitle=subtitle + (f"{_preset(runs[0])}, seed {first.seed}" if one else ""),
         headline=headline(runs[0]),
         table=figures_table(runs),
         sections=_sections(runs),
         weights=[_weights(run) for run in runs],
         runs=[_facts(run) for run in runs],
     )
+
+
+def _preset(run: Result) -> str:
+    """The preset, if it has settings for the run's policy."""
+    preset, policy = load_preset(run.config.preset), run.config.policy
+    tables = (preset.policies, preset.classification, preset.regression)
+    return f", preset {run.config.preset}" if any(policy in table for table in tables) else ""
 
 
 def headline(run: Result) -> list[tuple[str, str]]:

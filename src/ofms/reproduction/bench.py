@@ -14,6 +14,7 @@ from ofms.drawing.charts import Curve, draw_curves
 from ofms.drawing.dots import DotPanel, draw_dots
 from ofms.drawing.tables import Table
 from ofms.reproduction.cells import Cell, CellStore
+from ofms.reproduction.method_rows import FROZEN_OFMS_FT, METHOD, Row
 from ofms.runs.result import Result
 
 POLICIES = {
@@ -26,6 +27,22 @@ POLICIES = {
     "ofms-ft": "OFMS-FT",
     "budgeted-experts": "budgeted expert advice (not in the paper)",
 }
+_TITLES = POLICIES | {
+    "late-hedge": "late hedging",
+    "fed-poe": "Fed-POE",
+    "explore-then-commit": "the best model on the first 50 labels",
+    "follow-the-leader": "follow the leader",
+}
+# The rows of `ofms compare` if no policy is named.
+ROWS = {
+    "late-hedge": Row("late-hedge"),
+    "late hedging, frozen": METHOD,
+    **{name: Row(name) for name in POLICIES},
+    "OFMS-FT, frozen": FROZEN_OFMS_FT,
+    "fed-poe": Row("fed-poe"),
+    "explore-then-commit": Row("explore-then-commit"),
+    "follow-the-leader": Row("follow-the-leader"),
+}
 TITLES = {
     "cifar10": "CIFAR-10",
     "mnist": "MNIST",
@@ -37,6 +54,16 @@ TITLES = {
 BUDGETS = ("2", "5", "10")
 MIXED = ("3:60%,5:40%", "3:50%,5:50%", "3:40%,5:60%")
 IMAGE_SETS = ("mnist", "cifar10")
+
+
+def row_of(name: str) -> Row:
+    """A row of ROWS, or a policy with its own settings."""
+    return ROWS.get(name, Row(name))
+
+
+def title_of_row(name: str) -> str:
+    """The title of a row: of ROWS, or the policy's name."""
+    return _TITLES.get(name, name)
 
 
 def title_of(experiment: str) -> str:

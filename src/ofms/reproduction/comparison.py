@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import Table
 from ofms.policies.registry import setting_names, trust_in
-from ofms.reproduction.bench import POLICIES, Bench, Section, title_of
+from ofms.reproduction.bench import POLICIES, Bench, Section, row_of, title_of, title_of_row
 from ofms.reproduction.cells import Cell
 from ofms.reproduction.summaries import (
     best_row,
@@ -29,19 +29,19 @@ from ofms.runs.config import RUN_FIELDS
 from ofms.runs.result import Result
 
 
-def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given: Any) -> Section:
-    """table:2: all policies on all datasets, and the bytes that they send."""
-    names = list(policies)
-    known = {name: setting_names(name, trust_in(name)) | RUN_FIELDS for name in names}
+def comparison(bench: Bench, names: Iterable[str] = tuple(POLICIES), **given: Any) -> Section:
+    """table:2: policies, or other rows of `bench.ROWS`, on all datasets, and the bytes that they send."""
+    names = list(names)
+    known = {name: _known(name) for name in names}
     for key, value in given.items():
         if not any(key in each for each in known.values()):
             raise InvalidInput(key, value, f"none of {', '.join(names)} has this setting; leave it out")
     runs = {
-        (name, column): bench.runs(column, name, **{key: value for key, value in given.items() if key in known[name]})
+        (name, column): bench.runs(column, row_of(name).policy, **_own(name, given))
         for column in bench.columns
         for name in names
     }
-    header, rows, bold = [""], [[POLICIES.get(name, name)] for name in names], set()
+    header, rows, bold = [""], [[title_of_row(name)] for name in names], set()
     for column in bench.columns:
         published = in_paper("comparison", column)
         figures = {name: summarise(runs[name, column]) for name in names}
@@ -71,7 +71,7 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
             seeds_note((column, results) for (_, column), results in runs.items()),
             *synthetic_note(bench.columns),
         ],
-        data=[result_data(result) for results in runs.values() for result in results],
+        data=_data(runs),
     )
     return Section(
         "comparison",
@@ -81,36 +81,57 @@ def comparison(bench: Bench, policies: Iterable[str] = tuple(POLICIES), **given:
     )
 
 
-def first_runs(bench: Bench, policies: Iterable[str], **given: Any) -> list[Path]:
-    """The run folders of a comparison's first seed, for a report."""
-    folders = []
-    for name in policies:
-        known = setting_names(name, trust_in(name)) | RUN_FIELDS
-        some = {key: value for key, value in given.items() if key in known}
-        folders += [bench.store.run_folder(Cell(column, name, bench.size.first_seed, some)) for column in bench.columns]
-    return [folder for folder in folders if folder.exists()]
+def first_runs(bench: Bench, names: Iterable[str], **given: Any) -> dict[str, Path]:
+    """The run folders of a comparison's first seed, by the titles of their rows, for a report."""
+    cells = {
+        title_of_row(name): Cell(column, row_of(name).policy, bench.size.first_seed, _own(name, given))
+        for name in names
+        for column in bench.columns
+    }
+    folders = {title: bench.store.run_folder(cell) for title, cell in cells.items()}
+    return {title: folder for title, folder in folders.items() if folder.exists()}
+
+
+def _data(runs: Mapping[tuple[str, str], list[Result]]) -> list[dict[str, Any]]:
+    """The results for JSON; a row that is not just a policy has its name."""
+    return [
+        ({"row": name} if row_of(name).given else {}) | result_data(result)
+        for (name, _), results in runs.items()
+        for result in results
+    ]
+
+
+def _known(name: str) -> Set[str]:
+    """The fields of a run and the settings of a row's policy."""
+    policy = row_of(name).policy
+    return setting_names(policy, trust_in(policy)) | RUN_FIELDS
+
+
+def _own(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The caller's values that a row's policy has, and the row's own settings."""
+    return {key: value for key, value in given.items() if key in _known(name)} | dict(row_of(name).given)
 
 
 def drift_table(bench: Bench, runs: Mapping[tuple[str, str], list[Result]], names: Sequence[str]) -> list[Table]:
     """Dynamic regret and rounds until recovered, if the streams drift."""
     if not any(result.drifts for results in runs.values() for result in results):
         return []
-    header, rows = [""], [[POLICIES.get(name, name)] for name in names]
+    header, rows = [""], [[title_of_row(name)] for name in names]
     for column in bench.columns:
         header += [f"{title_of(column)}, dynamic regret", "rounds until recovered"]
         for name, row in zip(names, rows, strict=True):
             row += drift_cells(runs[name, column])
-    data = [result_data(result) for results in runs.values() for result in results]
+    data = _data(runs)
     return [Table("drift", "Dynamic regret per round, and rounds until recovered", header, rows, data=data)]
 
 
 def traffic(bench: Bench, runs: Mapping[tuple[str, str], list[Result]], names: Sequence[str]) -> Table:
     """Mean bytes that a client downloads and uploads per round."""
-    header, rows = [""], [[POLICIES.get(name, name)] for name in names]
+    header, rows = [""], [[title_of_row(name)] for name in names]
     for column in bench.columns:
         title = title_of(column)
         header += [f"{title}, down", "up"]
         for name, row in zip(names, rows, strict=True):
             row += [bytes_per_round(runs[name, column], "down"), bytes_per_round(runs[name, column], "up")]
-    data = [result_data(result) for results in runs.values() for result in results]
+    data = _data(runs)
     return Table("traffic", "Mean bytes per client and round", header, rows, data=data)

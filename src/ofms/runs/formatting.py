@@ -92,7 +92,7 @@ def comparison_table(rows: Sequence[tuple[str, Result]], reference: Result) -> s
         cells = [[*cell, *drift] for cell, drift in zip_longest(cells, drifts, fillvalue=["", ""])]
     table = format_table(header, cells)
     if len({result.config.settings.get("loss_bound") for _, result in rows}) > 1:
-        table += "\n(regret is in each run's own selection loss: bounded with `theory`, raw with `published`)"
+        table += "\n(regret is in each run's own selection loss, bounded or raw)"
     return table
 
 
