@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Placeholder colour, replaced by the page's own.
 INK = "#010203"
+# Entries of a legend inside of a chart; more are below it.
+_MOST_INSIDE = 10
 
 
 def line_chart(draw: Callable[[Axes], None], name: str, *, legend: bool) -> str:
@@ -26,7 +28,11 @@ def line_chart(draw: Callable[[Axes], None], name: str, *, legend: bool) -> str:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     set_ink(axes)
-    if legend:
+    entries = len(axes.get_legend_handles_labels()[0])
+    if legend and entries > _MOST_INSIDE:
+        figure.set_figheight(figure.get_figheight() + 0.18 * -(-entries // 2))
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8, labelcolor=INK)
+    elif legend:
         axes.legend(frameon=False, fontsize=8, labelcolor=INK)
     return to_svg(figure, name)
 
@@ -58,4 +64,8 @@ def to_svg(figure: Figure, name: str) -> str:
 def colour(number: int) -> str:
     """The colour of a run by its number."""
     # The palette's last colour is black, which is invisible on a dark page.
-    return COLOURS[number % (len(COLOURS) - 1)]
+    again, place = divmod(number, len(COLOURS) - 1)
+    parts = (int(COLOURS[place][first : first + 2], 16) for first in (1, 3, 5))
+    # When the colours are used up, they are mixed with grey.
+    share = 0.5 if again % 2 else 0.0
+    return "#" + "".join(f"{round((1 - share) * part + share * 128):02X}" for part in parts)
