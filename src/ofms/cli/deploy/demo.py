@@ -11,7 +11,7 @@ from ofms.cli.deploy.common import interrupt_on_sigterm
 
 @click.command("demo")
 def command() -> None:
-    """Run a server and three devices on this machine, with TLS and keys: five exchanges on digits."""
+    """Run a server and three devices on this machine, with TLS and keys: five exchanges of late hedging on digits."""
     from ofms.flower.demo import run_demo
 
     interrupt_on_sigterm()
