@@ -1,5 +1,6 @@
 """Take a screenshot of a report, as in the README.
 
+    ofms report runs/demo/late-hedging
     python examples/screenshot.py runs/demo/late-hedging/report.html docs/report.png
 
 It needs Chromium.
