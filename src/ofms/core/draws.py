@@ -56,7 +56,7 @@ class Draws:
 
     def table(self, purpose: Purpose, clients: Integers, columns: int) -> Floats:
         """[N, columns] numbers in [0, 1); the first column equals `uniform`."""
-        return np.stack([self.uniform(purpose, clients, column) for column in range(columns)], axis=1)
+        return np.stack([self.uniform(purpose, clients, column) for column in range(columns)]).T
 
     def of(self, clients: Integers) -> ClientDraws:
         """The draws of some clients."""

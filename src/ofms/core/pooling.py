@@ -74,7 +74,8 @@ def divergence(pools: Floats, centre: Floats) -> Floats:
         squares: Floats = np.square(pools[..., 0] - centre[..., 0])
         return squares
     base = log_sum_exp(centre)
-    slope = ((pools - centre) * np.exp(centre - base[..., None])).sum(axis=-1)
+    gradient = np.exp(centre - base[..., None])
+    slope = (pools * gradient).sum(axis=-1) - (centre * gradient).sum(axis=-1)
     distances: Floats = np.maximum(log_sum_exp(pools) - base - slope, 0.0)
     return distances
 
@@ -82,7 +83,8 @@ def divergence(pools: Floats, centre: Floats) -> Floats:
 def log_sum_exp(values: Floats) -> Floats:
     """ln Σ exp along the last axis, without overflow."""
     largest = values.max(axis=-1)
-    total: Floats = largest + np.log(np.exp(values - largest[..., None]).sum(axis=-1))
+    shifted = values - largest[..., None]
+    total: Floats = largest + np.log(np.exp(shifted, out=shifted).sum(axis=-1))
     return total
 
 

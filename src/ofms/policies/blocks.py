@@ -1,44 +1,90 @@
-"""Work on many clients in blocks: the intermediate results of a block fit the cache."""
+"""Work on many clients in blocks, on all cores: the intermediate results of a block fit the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass, replace
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
 
+from ofms.core.states import flatten
+from ofms.core.typing import AnyArray
+
 T = TypeVar("T")
 
-CLIENTS = 4096
 
+def in_blocks(state: T, clients: int, most: int, work: Callable[[T, slice], T]) -> T:
+    """Apply `work` to the state of at most so many clients at a time.
 
-def in_blocks(state: T, clients: int, work: Callable[[T, slice], T]) -> T:
-    """Apply `work` to the state of a block of clients at a time.
-
-    Arrays of the state whose first axis has another length are shared by all clients.
+    The first axis of the state's arrays are the clients; where it has length 1, all clients share the array. The result
+    does not depend on the blocks, nor on the number of cores.
     """
-    if clients <= CLIENTS:
+    if clients <= most:
         return work(state, slice(0, clients))
-    blocks = [slice(first, min(first + CLIENTS, clients)) for first in range(0, clients, CLIENTS)]
-    joined: T = _joined([work(_rows(state, clients, block), block) for block in blocks], clients)
-    return joined
+    whole = flatten(state)[0]
+    joined = {path: _Joined(array, clients) for path, array in whole.items()}
+
+    def do(block: slice) -> T:
+        part = _rows(state, block)
+        before, done = flatten(part)[0], work(part, block)
+        for path, array in flatten(done)[0].items():
+            joined[path].put(block, array, changed=array is not before[path])
+        return done
+
+    blocks = [slice(first, min(first + most, clients)) for first in range(0, clients, most)]
+    # Threads end with the call: a process that is forked between calls has none of them.
+    with ThreadPoolExecutor(min(len(blocks), os.cpu_count() or 1)) as pool:
+        last: T = list(pool.map(do, blocks))[-1]
+    return _with(last, {path: each.array for path, each in joined.items()})
 
 
-def _rows(value: Any, clients: int, block: slice) -> Any:
+class _Joined:
+    """An array of all clients, from blocks; the one before if no block changed it."""
+
+    def __init__(self, before: AnyArray, clients: int) -> None:
+        self.array, self._before, self._clients = before, before, clients
+        self._unchanged: list[slice] = []
+        self._lock = Lock()
+
+    def put(self, block: slice, part: AnyArray, *, changed: bool) -> None:
+        with self._lock:
+            if self.array is self._before:
+                if not changed:
+                    self._unchanged.append(block)
+                    return
+                self._allocate(part)
+        if self.array.shape[0] > 1:
+            self.array[block] = part
+
+    def _allocate(self, part: AnyArray) -> None:
+        if self._before.shape[0] == 1:
+            self.array = part
+            return
+        self.array = np.empty((self._clients, *part.shape[1:]), dtype=part.dtype)
+        for block in self._unchanged:
+            self.array[block] = self._before[block]
+
+
+def _rows(value: Any, block: slice) -> Any:
     if isinstance(value, np.ndarray):
-        return value[block] if value.shape[:1] == (clients,) else value
+        return value[block] if value.shape[0] > 1 else value
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _rows(getattr(value, each.name), clients, block) for each in fields(value)})
+        return replace(value, **{each.name: _rows(getattr(value, each.name), block) for each in fields(value)})
     return value
 
 
-def _joined(values: Sequence[Any], clients: int) -> Any:
-    first = values[0]
-    if isinstance(first, np.ndarray):
-        whole = first.ndim > 0 and sum(value.shape[0] for value in values) == clients
-        return np.concatenate(values) if whole else first
-    if is_dataclass(first) and not isinstance(first, type):
-        parts = {each.name: [getattr(value, each.name) for value in values] for each in fields(first)}
-        return replace(first, **{name: _joined(part, clients) for name, part in parts.items()})
-    return first
+def _with(record: T, arrays: dict[str, AnyArray], prefix: str = "") -> T:
+    """The record with other arrays, by path."""
+    changes: dict[str, Any] = {}
+    for each in fields(record):  # type: ignore[arg-type]
+        value, path = getattr(record, each.name), prefix + each.name
+        if isinstance(value, np.ndarray):
+            changes[each.name] = arrays[path]
+        elif is_dataclass(value):
+            changes[each.name] = _with(value, arrays, f"{path}.")
+    made: T = replace(record, **changes)  # type: ignore[type-var]
+    return made

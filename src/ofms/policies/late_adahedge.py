@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ofms.core.pooling import log_sum_exp
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 
 _LARGEST_RATE = 1e6
@@ -42,7 +41,7 @@ class Weights:
     @property
     def pooled(self) -> Floats:
         """[N, K] p, the members' weights mixed."""
-        pooled: Floats = np.einsum("nj,njk->nk", self.mixture, self.members)
+        pooled: Floats = np.einsum("nj,njk->nk", self.mixture, self.members, order="C")
         return pooled
 
 
@@ -97,56 +96,76 @@ def advance(
 
     The first rounds without a gap in what is known become final, and so do the `expired` oldest, with hints.
     """
+    losses = np.ascontiguousarray(rounds.losses.transpose(1, 2, 0))
+    unknown, done = np.isnan(losses), np.ascontiguousarray(rounds.final.T)
     means = hints * hedge.hint_sums / np.maximum(hedge.finished, 1)[:, None]
-    losses = np.where(np.isnan(rounds.losses), means[:, None], rounds.losses)
+    np.copyto(losses, means.T, where=unknown)
+    complete = done | ~unknown.any(axis=1)
+    complete[:expired] = True
+    prefix = np.logical_and.accumulate(complete, axis=0)
     # Without a label, a round is none: hints alone would make a client more and more certain.
-    empty = np.isnan(rounds.losses).all(axis=-1)
-    steps = _replay(hedge.totals, replace(rounds, final=rounds.final | empty), losses, memories)
-    complete = rounds.final | ~np.isnan(rounds.losses).any(axis=-1)
-    complete[:, :expired] = True
-    prefix = np.logical_and.accumulate(complete, axis=1)
-    place = prefix.sum(axis=1)
-    every = np.arange(place.size)
-    final = Totals(*(part[every, place] for part in steps))
-    now = Totals(*(part[:, -1] for part in steps))
-    fresh = prefix & ~rounds.final & ~empty
-    hedge = Hedge(
-        final,
-        np.maximum(memories * hedge.peaks, now.gaps),
-        np.maximum(hedge.member_peak, now.member_gaps),
-        hedge.hint_sums + np.where(fresh[..., None], losses, 0.0).sum(axis=1),
-        hedge.finished + fresh.sum(axis=1),
+    counts = ~done & ~unknown.all(axis=1)
+    steps = _replay(hedge.totals, rounds, losses, counts, memories)
+    now = Totals(*(part[-1].T for part in steps))
+    hedge = replace(
+        hedge,
+        peaks=np.maximum(memories * hedge.peaks, now.gaps),
+        member_peak=np.maximum(hedge.member_peak, now.member_gaps),
     )
-    return hedge, prefix, _weights(now, hedge)
+    fresh = prefix & counts
+    if fresh.any():
+        place, every = prefix.sum(axis=0), np.arange(prefix.shape[1])
+        hedge = replace(
+            hedge,
+            totals=Totals(*(part.transpose(0, *range(part.ndim - 1, 0, -1))[place, every] for part in steps)),
+            hint_sums=hedge.hint_sums + (losses * fresh[:, None]).sum(axis=0).T,
+            finished=hedge.finished + fresh.sum(axis=0),
+        )
+    return hedge, prefix.T, _weights(now, hedge)
 
 
 def _replay(
-    totals: Totals, rounds: OpenRounds, losses: Floats, memories: Floats
+    totals: Totals, rounds: OpenRounds, losses: Floats, counts: Flags, memories: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """The totals before each round and after the last, [N, R + 1, ...]; final rounds change nothing."""
-    skip, gamma = rounds.final, memories[:, None]
-    incurred = np.einsum("nrjk,nrk->nrj", rounds.members, losses)
-    sums, member_sums = [totals.losses], [totals.member_losses]
-    for r in range(losses.shape[1]):
-        done = skip[:, r, None]
-        sums.append(np.where(done[..., None], sums[-1], gamma * sums[-1] + losses[:, r, None]))
-        member_sums.append(np.where(done, member_sums[-1], member_sums[-1] + incurred[:, r]))
-    before, members_before = np.stack(sums, axis=1), np.stack(member_sums, axis=1)
-    mixed = _mix_loss(before[:, :-1], rounds.rates, losses[:, :, None] / gamma)
-    gaps = np.maximum(0.0, incurred - memories * mixed)
-    mean = (rounds.mixture * incurred).sum(axis=-1)
-    member_gaps = np.maximum(0.0, mean - _mix_loss(members_before[:, :-1], rounds.mixture_rate, incurred))
-    gap_sums, member_gap_sums = [totals.gaps], [totals.member_gaps]
-    for r in range(losses.shape[1]):
-        gap_sums.append(np.where(skip[:, r, None], gap_sums[-1], memories * gap_sums[-1] + gaps[:, r]))
-        member_gap_sums.append(np.where(skip[:, r], member_gap_sums[-1], member_gap_sums[-1] + member_gaps[:, r]))
-    return before, np.stack(gap_sums, axis=1), members_before, np.stack(member_gap_sums, axis=1)
+    """The totals before each round and after the last, from [R, K, N] losses; [R, N] which rounds count.
+
+    Rounds come first and clients last, [R + 1, K, J, N]: NumPy is fastest along the last axis.
+    """
+    count, models, clients = losses.shape
+    rates = np.ascontiguousarray(rounds.rates.transpose(1, 2, 0))
+    mixture_rate, mixture = rounds.mixture_rate.T, rounds.mixture.transpose(1, 2, 0)
+    incurred = np.einsum("nrjk,rkn->rjn", rounds.members.astype(np.float64), losses)
+    factor = np.where(counts[:, None], memories[:, None], 1.0)
+    sums = np.empty((count + 1, models, memories.size, clients))
+    sums[0] = totals.losses.T
+    for r, added in enumerate((losses * counts[:, None])[:, :, None]):
+        np.multiply(sums[r], factor[r], out=sums[r + 1])
+        sums[r + 1] += added
+    member_sums = np.empty((count + 1, memories.size, clients))
+    member_sums[0], member_sums[1:] = totals.member_losses.T, incurred * counts[:, None]
+    np.cumsum(member_sums, axis=0, out=member_sums)
+    # The losses of a round are divided by γ where they are mixed, so that S + r/γ is the next S over γ.
+    gamma = memories[:, None]
+    mixed = _mixed(sums[1:], rates / gamma) - gamma * _mixed(sums[:-1], rates)
+    gaps = np.maximum(0.0, incurred - mixed) * counts[:, None]
+    mixed = _mixed(member_sums[1:], mixture_rate) - _mixed(member_sums[:-1], mixture_rate)
+    member_gaps = np.maximum(0.0, (mixture * incurred).sum(axis=1) - mixed) * counts
+    gap_sums = np.empty((count + 1, memories.size, clients))
+    gap_sums[0] = totals.gaps.T
+    for r in range(count):
+        gap_sums[r + 1] = factor[r] * gap_sums[r] + gaps[r]
+    member_gap_sums = np.cumsum(np.concatenate([totals.member_gaps[None], member_gaps]), axis=0)
+    return sums, gap_sums, member_sums, member_gap_sums
 
 
-def _mix_loss(sums: Floats, rates: Floats, losses: Floats) -> Floats:
-    """-1/η ln Σ_k π_k exp(-η r_k) with π = softmax(-η S)."""
-    eta = rates[..., None]
-    return (log_sum_exp(-eta * sums) - log_sum_exp(-eta * (sums + losses))) / rates
+def _mixed(sums: Floats, rates: Floats) -> Floats:
+    """-1/η ln Σ_k exp(-η S_k) along the second axis."""
+    least = sums.min(axis=1)
+    values = sums - least[:, None]
+    values *= -rates[:, None]
+    np.exp(values, out=values)
+    mixed: Floats = least - np.log(values.sum(axis=1)) / rates
+    return mixed
 
 
 def _weights(now: Totals, hedge: Hedge) -> Weights:
@@ -155,11 +174,15 @@ def _weights(now: Totals, hedge: Hedge) -> Weights:
     mixture_rate = np.minimum(math.log(members) / np.maximum(hedge.member_peak, _LEAST_GAP), _LARGEST_RATE)
     # The rate of members is 0 if there is only one of them: any positive rate gives the same weights.
     mixture_rate = np.maximum(mixture_rate, _LEAST_GAP)
-    mixture = _softmax(-mixture_rate[:, None] * now.member_losses)
-    return Weights(_softmax(-rates[..., None] * now.losses), mixture, rates, mixture_rate)
+    mixture = _softmax(now.member_losses, mixture_rate)
+    return Weights(_softmax(now.losses, rates), mixture, rates, mixture_rate)
 
 
-def _softmax(values: Floats) -> Floats:
-    shifted = np.exp(values - values.max(axis=-1, keepdims=True))
-    probabilities: Floats = shifted / shifted.sum(axis=-1, keepdims=True)
-    return probabilities
+def _softmax(sums: Floats, rates: Floats) -> Floats:
+    """The weights exp(-η S), normalised."""
+    # In this order, NumPy is fast along clients.
+    values = np.subtract(sums, sums.min(axis=-1, keepdims=True), order="F")
+    values *= -rates[..., None]
+    np.exp(values, out=values)
+    values /= values.sum(axis=-1, keepdims=True)
+    return values

@@ -16,7 +16,7 @@ from ofms.core import selection
 from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Plan
-from ofms.core.typing import Flags, Floats, Integers
+from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.policies import late_adahedge, pool_memory
 from ofms.policies.blocks import in_blocks
 from ofms.policies.fleet import Fleet
@@ -76,6 +76,8 @@ class State:
 
     Attributes
     ----------
+    costs
+        [1, K] the models' storage.
     rounds
         The recent exchanges whose losses are not complete.
     last_held
@@ -90,7 +92,7 @@ class State:
     rounds: Rounds
     exchange: int
     held: Flags
-    last_held: Integers
+    last_held: AnyArray
     weights: Floats
     vote: Floats
     inclusion: Floats
@@ -119,18 +121,18 @@ class Client:
         shape = (budgets.size, len(catalogue))
         members = len(self.settings.memories)
         hedge, rounds = late_adahedge.start(*shape, members), Rounds.none(*shape, members)
-        zeros, never = np.zeros(shape), np.full(shape, -1)
+        zeros, never = np.zeros(shape), np.full(shape, -1, dtype=np.int32)
         held = np.zeros(shape, dtype=np.bool_)
-        return State(catalogue.storage, budgets, hedge, rounds, 0, held, never, zeros, zeros, zeros)
+        return State(catalogue.storage[None], budgets, hedge, rounds, 0, held, never, zeros, zeros, zeros)
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
-        places = int(state.budgets.max() // state.costs.min()) + 2
+        places = int(state.budgets.max() // state.costs.max()) + 2
         uniform, single = draws.table(Purpose.MODEL, places), draws.uniform(Purpose.CLUSTER)
 
         def work(some: State, rows: slice) -> State:
             return self._select(some, draws.exchange, uniform[rows], single[rows])
 
-        state = in_blocks(state, state.budgets.size, work)
+        state = in_blocks(state, state.budgets.size, state.rounds.block, work)
         return replace(state, rounds=state.rounds.without_final(), exchange=state.exchange + 1), state.held
 
     def _select(self, state: State, number: int, uniform: Floats, single: Floats) -> State:
@@ -144,7 +146,7 @@ class Client:
             pooled,
             self._visitors(state),
             state.held,
-            state.costs,
+            state.costs[0],
             state.budgets,
             uniform,
             thin=settings.thin,
@@ -155,7 +157,7 @@ class Client:
             hedge=hedge,
             rounds=rounds.mark(final).add(weights, chosen, number),
             held=chosen.held,
-            last_held=np.where(chosen.held, state.exchange, state.last_held),
+            last_held=np.where(chosen.held, np.int32(state.exchange), state.last_held),
             weights=pooled,
             vote=chosen.vote if settings.predict == "pool" else _one_of(chosen.vote, single),
             inclusion=chosen.inclusion,
@@ -163,11 +165,15 @@ class Client:
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
         # The expectation of the vote is p: a model's gradient counts as much as the client uses it.
-        weight = np.where(grants.uploads[:, None], grants.groups * state.vote, 0.0)
+        weight = np.zeros(state.vote.shape)
+        weight[grants.uploads] = grants.groups * state.vote[grants.uploads]
         return state, Plan(grants.held, state.vote, state.inclusion, weight)
 
     def learn(self, state: State, plan: Plan, seen: Observations) -> State:
-        rounds = state.rounds.observe(seen.recent, late=self.settings.late, plain=self.settings.loss == "plain")
+        def work(some: Rounds, rows: slice) -> Rounds:
+            return some.observe(seen.recent.of(rows), late=self.settings.late, plain=self.settings.loss == "plain")
+
+        rounds = in_blocks(state.rounds, state.budgets.size, state.rounds.block, work)
         return replace(state, rounds=rounds)
 
     def _visitors(self, state: State) -> Flags:
@@ -177,7 +183,7 @@ class Client:
         if state.exchange % every:
             return np.zeros(state.held.shape, dtype=np.bool_)
         most = -(-models * every // self.exchanges)
-        return pool_memory.longest_away(state.last_held, state.costs, state.budgets, state.exchange, most)
+        return pool_memory.longest_away(state.last_held, state.costs[0], state.budgets, state.exchange, most)
 
 
 def _one_of(vote: Floats, uniform: Floats) -> Floats:

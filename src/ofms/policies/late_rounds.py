@@ -16,8 +16,9 @@ from ofms.policies.relative_losses import Vote, relative_losses
 
 T = TypeVar("T")
 
-# Pairs of client and sample whose losses are computed at once.
-_AT_ONCE = 20_000
+# Pairs of client and round that are worked on at once.
+_AT_ONCE = 4096
+_OUTPUTS_AT_ONCE = 80_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,11 @@ class Rounds:
 
     def __len__(self) -> int:
         return int(self.number.shape[1])
+
+    @property
+    def block(self) -> int:
+        """Of how many clients the rounds fit the cache."""
+        return max(256, _AT_ONCE // (1 + len(self)))
 
     def mark(self, final: Flags) -> Rounds:
         """Mark rounds as final."""
@@ -113,12 +119,12 @@ class Rounds:
             changed[:, :-1] = False
         clients, places = np.nonzero(ours & changed[rows, column])
         losses = np.where(changed[..., None], np.where(samples[..., None] > 0, 0.0, np.nan), self.open.losses)
-        for first in range(0, clients.size, _AT_ONCE):
-            some = (clients[first : first + _AT_ONCE], places[first : first + _AT_ONCE])
+        most = max(1, _OUTPUTS_AT_ONCE // recent.outputs[0, 0].size) if clients.size else 1
+        for first in range(0, clients.size, most):
+            some = (clients[first : first + most], places[first : first + most])
             at = (some[0], column[some])
             vote = Vote(self._weights(at), self.certain[at], self.outside[at], self.thinning[at])
-            outputs = recent.outputs[some].astype(np.float64)
-            np.add.at(losses, at, relative_losses(outputs, recent.targets[some], vote, plain=plain))
+            np.add.at(losses, at, relative_losses(recent.outputs[some], recent.targets[some], vote, plain=plain))
         return replace(self, open=replace(self.open, losses=losses), samples=np.where(changed, samples, self.samples))
 
     def _only(self, places: slice | Flags) -> Rounds:

@@ -34,6 +34,10 @@ class Recent:
         nothing = np.zeros((clients, 0, models, 0), dtype=np.float32)
         return cls(nothing, np.zeros((clients, 0)), np.zeros((clients, 0), dtype=np.int64))
 
+    def of(self, clients: slice | Integers) -> Recent:
+        """The samples of some clients."""
+        return Recent(self.outputs[clients], self.targets[clients], self.exchange[clients])
+
     @property
     def known(self) -> Flags:
         """[N, R, K] whether a model was evaluated on a sample."""

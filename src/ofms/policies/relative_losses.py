@@ -48,36 +48,51 @@ def relative_losses(outputs: Floats, targets: AnyArray, vote: Vote, *, plain: bo
     p is restricted to the known models and normalised, so that a sample counts before all models were evaluated on it.
     `plain` sets λ = 1: then r is the difference of the losses of model and pool.
     """
+    # In this order, NumPy is fast along samples.
+    outputs = np.array(outputs, dtype=np.float64, order="F")
     known = ~np.isnan(outputs[..., 0])
-    outputs = np.where(known[..., None], outputs, 0.0)
-    recorded = np.where(known, vote.weights, 0.0)
-    uniform = known / known.sum(axis=1, keepdims=True)
-    weights = np.where(recorded.sum(axis=1, keepdims=True) > _NOTHING, _shares(recorded), uniform)
+    np.copyto(outputs, 0.0, where=~known[..., None])
+    recorded = np.multiply(vote.weights, known, order="F")
+    nothing = recorded.sum(axis=1) <= _NOTHING
+    weights = _shares(recorded)
+    weights[nothing] = _shares(known[nothing].astype(np.float64))
     centre = _pool(weights, outputs)
     divergences = divergence(outputs, centre[:, None])
-    spread = (weights * np.where(known, divergences, 0.0)).sum(axis=1)
-    price = np.minimum(1.0, _noise(outputs, recorded, vote) / np.where(spread > 1e-15, spread, np.inf))
-    price = np.ones_like(price) if plain else price
-    slopes = ((outputs - centre[:, None]) * pool_gradient(centre, targets)[:, None]).sum(axis=-1)
-    return np.where(known, slopes + price[:, None] * divergences, np.nan)
+    gradient = pool_gradient(centre, targets)
+    slopes = _products(outputs, gradient) - (centre * gradient).sum(axis=1)[:, None]
+    if not plain:
+        spread = (weights * divergences).sum(axis=1)
+        price = np.minimum(1.0, _noise(outputs, recorded, vote) / np.where(spread > 1e-15, spread, np.inf))
+        divergences *= price[:, None]
+    slopes += divergences
+    slopes[~known] = np.nan
+    return slopes
 
 
 def _noise(outputs: Floats, recorded: Floats, vote: Vote) -> Floats:
     """[M] E[L(prediction)] - L(c) over the draw, bounded by the case of one draw for all of the others."""
-    others = np.where(vote.certain, 0.0, recorded)
+    others = recorded * ~vote.certain
+    noise = np.zeros(recorded.shape[0])
+    some = np.flatnonzero((others.sum(axis=1) > _NOTHING) & (vote.outside > 0))
+    if some.size:
+        drawn = (vote.outside[some], vote.thinning[some])
+        noise[some] = _noise_of_draws(outputs[some], (recorded - others)[some], others[some], *drawn)
+    return noise
+
+
+def _noise_of_draws(outputs: Floats, inside: Floats, others: Floats, outside: Floats, thinning: Floats) -> Floats:
     shares = _shares(others)
-    inside = recorded - others
-    mass = inside.sum(axis=1)
     certain, far = _pool(_shares(inside), outputs), _pool(shares, outputs)
-    rho = np.where(mass > 0, vote.outside, 1.0)[:, None]
-    centre = (1 - rho) * certain + rho * far
-    share = (rho[:, 0] / vote.thinning)[:, None, None]
-    thinned = (vote.thinning < 1)[:, None, None]
-    whole = centre[:, None] + vote.outside[:, None, None] * (outputs - far[:, None])
-    drawn = np.where(thinned, (1 - share) * certain[:, None] + share * outputs, whole)
-    noise = vote.thinning * (shares * divergence(drawn, centre[:, None])).sum(axis=1)
-    noise += (1 - vote.thinning) * divergence(certain, centre)
-    return np.where((others.sum(axis=1) > _NOTHING) & (vote.outside > 0), noise, 0.0)
+    rho = np.where(inside.sum(axis=1) > 0, outside, 1.0)
+    centre = (1 - rho)[:, None] * certain + rho[:, None] * far
+    # A prediction is the drawn model's output, times its share, and a part that does not depend on the draw.
+    share = np.where(thinning < 1, rho / thinning, outside)
+    fixed = np.where((thinning < 1)[:, None], (1 - share)[:, None] * certain, centre - outside[:, None] * far)
+    predictions = outputs * share[:, None, None]
+    predictions += fixed[:, None]
+    noise = thinning * (shares * divergence(predictions, centre[:, None])).sum(axis=1)
+    noise += (1 - thinning) * divergence(certain, centre)
+    return noise
 
 
 def _shares(weights: Floats) -> Floats:
@@ -87,5 +102,11 @@ def _shares(weights: Floats) -> Floats:
 
 def _pool(weights: Floats, outputs: Floats) -> Floats:
     """[M, C] the pool of [M, K, C] outputs."""
-    pools: Floats = np.einsum("mk,mkc->mc", weights, outputs)
+    pools: Floats = (weights[..., None] * outputs).sum(axis=1)
     return pools
+
+
+def _products(outputs: Floats, gradient: Floats) -> Floats:
+    """[M, K] of [M, K, C] outputs and [M, C] gradients."""
+    products: Floats = (outputs * gradient[:, None]).sum(axis=-1)
+    return products

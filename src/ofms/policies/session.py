@@ -95,7 +95,7 @@ class ClientSession:
         own = self.policy.client.learn(state.policy, plan, Observations(losses, state.recent))
         reported = np.where(plan.held, losses, np.nan) if self.policy.reports_losses else None
         if self.policy.reports_use:
-            reported = np.where(plan.update_weight > 0, plan.update_weight * state.recent.mean_losses(), np.nan)
+            reported = _losses_by_use(plan.update_weight, state.recent)
         reports = Reports(state.exchange, state.client, reported, plan.update_weight > 0)
         return replace(state, policy=own), reports
 
@@ -151,6 +151,16 @@ class ServerSession:
         if self.policy.upload_groups is not None:
             bandwidth = -(-needs.size // self.policy.upload_groups) * int(needs.max())
         return draw_group(needs, bandwidth, draws.single(Purpose.GROUP))
+
+
+def _losses_by_use(weights: Floats, recent: Recent) -> Floats:
+    """[N, K] weights times mean losses; NaN where the weight is 0."""
+    reported = np.full(weights.shape, np.nan)
+    some = np.flatnonzero(weights.any(axis=1))
+    if some.size:
+        used = weights[some]
+        reported[some] = np.where(used > 0, used * recent.of(some).mean_losses(), np.nan)
+    return reported
 
 
 def open_sessions(policy: Policy, fleet: Fleet) -> tuple[ClientSession, ServerSession]:
