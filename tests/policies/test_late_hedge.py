@@ -11,8 +11,8 @@ from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Grants, Plan
 from ofms.core.pooling import poolable
 from ofms.core.states import flatten
-from ofms.policies import blocks
 from ofms.policies.late_hedge import Settings
+from ofms.policies.late_rounds import Rounds
 from ofms.policies.observations import Samples
 from ofms.policies.session import ClientSession
 from tests.policies.late_hedge_oracle import OneClient
@@ -156,7 +156,7 @@ def test_blocks_of_clients_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     fleet = fleet_of(EQUAL, [2, 3, 5, 4, 2], rounds=30)
     outputs, targets = make_stream(5, 30, len(EQUAL), 1)
     whole = [found.state for found in runs(fleet, outputs, targets, window=14)]
-    monkeypatch.setattr(blocks, "CLIENTS", 2)
+    monkeypatch.setattr(Rounds, "block", 2)
     for one, other in zip(whole, runs(fleet, outputs, targets, window=14), strict=True):
         (expected, values), (found, same) = flatten(one), flatten(other.state)
         assert same == values

@@ -6,23 +6,29 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass, replace
+from itertools import pairwise
 from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ofms.core.states import flatten
-from ofms.core.typing import AnyArray
+from ofms.core.typing import AnyArray, Integers
 
 T = TypeVar("T")
 
 
-def in_blocks(state: T, clients: int, most: int, work: Callable[[T, slice], T]) -> T:
+def in_blocks(state: T, clients: int, most: int, work: Callable[[T, slice | Integers], T]) -> T:
     """Apply `work` to the state of at most so many clients at a time.
 
     The first axis of the state's arrays are the clients; where it has length 1, all clients share the array. The result
     does not depend on the blocks, nor on the number of cores.
     """
+    if clients == 1:
+        # NumPy adds in another order along an axis that is alone: a device gets the bits of a simulation as one of two.
+        twice = np.zeros(2, dtype=np.int64)
+        alone: T = _rows(work(_rows(state, twice, shared=0), twice), slice(0, 1))
+        return alone
     if clients <= most:
         return work(state, slice(0, clients))
     whole = flatten(state)[0]
@@ -35,7 +41,8 @@ def in_blocks(state: T, clients: int, most: int, work: Callable[[T, slice], T]) 
             joined[path].put(block, array, changed=array is not before[path])
         return done
 
-    blocks = [slice(first, min(first + most, clients)) for first in range(0, clients, most)]
+    edges = [*range(0, clients - 1, most), clients]
+    blocks = [slice(first, stop) for first, stop in pairwise(edges)]
     # Threads end with the call: a process that is forked between calls has none of them.
     with ThreadPoolExecutor(min(len(blocks), os.cpu_count() or 1)) as pool:
         last: T = list(pool.map(do, blocks))[-1]
@@ -69,11 +76,11 @@ class _Joined:
             self.array[block] = self._before[block]
 
 
-def _rows(value: Any, block: slice) -> Any:
+def _rows(value: Any, block: slice | Integers, shared: int = 1) -> Any:
     if isinstance(value, np.ndarray):
-        return value[block] if value.shape[0] > 1 else value
+        return value[block] if value.shape[0] > shared else value
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _rows(getattr(value, each.name), block) for each in fields(value)})
+        return replace(value, **{each.name: _rows(getattr(value, each.name), block, shared) for each in fields(value)})
     return value
 
 

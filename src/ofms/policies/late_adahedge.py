@@ -96,7 +96,7 @@ def advance(
 
     The first rounds without a gap in what is known become final, and so do the `expired` oldest, with hints.
     """
-    losses = np.ascontiguousarray(rounds.losses.transpose(1, 2, 0))
+    losses = np.array(rounds.losses.transpose(1, 2, 0), order="C")
     unknown, done = np.isnan(losses), np.ascontiguousarray(rounds.final.T)
     means = hints * hedge.hint_sums / np.maximum(hedge.finished, 1)[:, None]
     np.copyto(losses, means.T, where=unknown)
@@ -181,7 +181,7 @@ def _weights(now: Totals, hedge: Hedge) -> Weights:
 def _softmax(sums: Floats, rates: Floats) -> Floats:
     """The weights exp(-η S), normalised."""
     # In this order, NumPy is fast along clients.
-    values = np.subtract(sums, sums.min(axis=-1, keepdims=True), order="F")
+    values: Floats = np.subtract(sums, sums.min(axis=-1, keepdims=True), order="F")
     values *= -rates[..., None]
     np.exp(values, out=values)
     values /= values.sum(axis=-1, keepdims=True)

@@ -129,7 +129,7 @@ class Client:
         places = int(state.budgets.max() // state.costs.max()) + 2
         uniform, single = draws.table(Purpose.MODEL, places), draws.uniform(Purpose.CLUSTER)
 
-        def work(some: State, rows: slice) -> State:
+        def work(some: State, rows: slice | Integers) -> State:
             return self._select(some, draws.exchange, uniform[rows], single[rows])
 
         state = in_blocks(state, state.budgets.size, state.rounds.block, work)
@@ -170,7 +170,7 @@ class Client:
         return state, Plan(grants.held, state.vote, state.inclusion, weight)
 
     def learn(self, state: State, plan: Plan, seen: Observations) -> State:
-        def work(some: Rounds, rows: slice) -> Rounds:
+        def work(some: Rounds, rows: slice | Integers) -> Rounds:
             return some.observe(seen.recent.of(rows), late=self.settings.late, plain=self.settings.loss == "plain")
 
         rounds = in_blocks(state.rounds, state.budgets.size, state.rounds.block, work)

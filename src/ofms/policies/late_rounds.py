@@ -99,7 +99,7 @@ class Rounds:
             _appended(self.outside, drawn.outside),
             _appended(self.thinning, drawn.thinning),
             _appended(self.samples, np.zeros(clients, dtype=np.int64)),
-            _appended(self.number, np.array([number])),
+            _appended(self.number, np.full(self.number.shape[0], number)),
         )
 
     def observe(self, recent: Recent, *, late: bool = True, plain: bool = False) -> Rounds:

@@ -59,7 +59,7 @@ def relative_losses(outputs: Floats, targets: AnyArray, vote: Vote, *, plain: bo
     centre = _pool(weights, outputs)
     divergences = divergence(outputs, centre[:, None])
     gradient = pool_gradient(centre, targets)
-    slopes = _products(outputs, gradient) - (centre * gradient).sum(axis=1)[:, None]
+    slopes: Floats = _products(outputs, gradient) - (centre * gradient).sum(axis=1)[:, None]
     if not plain:
         spread = (weights * divergences).sum(axis=1)
         price = np.minimum(1.0, _noise(outputs, recorded, vote) / np.where(spread > 1e-15, spread, np.inf))
@@ -90,7 +90,7 @@ def _noise_of_draws(outputs: Floats, inside: Floats, others: Floats, outside: Fl
     fixed = np.where((thinning < 1)[:, None], (1 - share)[:, None] * certain, centre - outside[:, None] * far)
     predictions = outputs * share[:, None, None]
     predictions += fixed[:, None]
-    noise = thinning * (shares * divergence(predictions, centre[:, None])).sum(axis=1)
+    noise: Floats = thinning * (shares * divergence(predictions, centre[:, None])).sum(axis=1)
     noise += (1 - thinning) * divergence(certain, centre)
     return noise
 
