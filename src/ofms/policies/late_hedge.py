@@ -178,7 +178,7 @@ class Client:
 
     def _visitors(self, state: State) -> Flags:
         """Every model within the window: one now and then, or several at once if there are few exchanges for it."""
-        models = state.costs.size
+        models = state.costs.shape[1]
         every = self.settings.visit_every or max(1, self.exchanges // models)
         if state.exchange % every:
             return np.zeros(state.held.shape, dtype=np.bool_)

@@ -10,7 +10,7 @@ where noise = E[L(prediction)] - L(c) is what drawing a few models for those tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -48,6 +48,10 @@ def relative_losses(outputs: Floats, targets: AnyArray, vote: Vote, *, plain: bo
     p is restricted to the known models and normalised, so that a sample counts before all models were evaluated on it.
     `plain` sets λ = 1: then r is the difference of the losses of model and pool.
     """
+    if targets.size == 1:
+        # NumPy adds in another order along an axis that is alone: bits must not depend on what is computed at once.
+        twice = Vote(*(getattr(vote, each.name).repeat(2, axis=0) for each in fields(vote)))
+        return relative_losses(outputs.repeat(2, axis=0), targets.repeat(2), twice, plain=plain)[:1]
     # In this order, NumPy is fast along samples.
     outputs = np.array(outputs, dtype=np.float64, order="F")
     known = ~np.isnan(outputs[..., 0])
@@ -74,6 +78,8 @@ def _noise(outputs: Floats, recorded: Floats, vote: Vote) -> Floats:
     others = recorded * ~vote.certain
     noise = np.zeros(recorded.shape[0])
     some = np.flatnonzero((others.sum(axis=1) > _NOTHING) & (vote.outside > 0))
+    if some.size == 1:
+        some = some.repeat(2)
     if some.size:
         drawn = (vote.outside[some], vote.thinning[some])
         noise[some] = _noise_of_draws(outputs[some], (recorded - others)[some], others[some], *drawn)
