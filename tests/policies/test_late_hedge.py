@@ -161,3 +161,14 @@ def test_blocks_of_clients_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         (expected, values), (found, same) = flatten(one), flatten(other.state)
         assert same == values
         assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_client_alone_does_as_among_others(width: int) -> None:
+    outputs, targets = make_stream(4, 40, len(EQUAL), width)
+    together = runs(fleet_of(EQUAL, [3, 2, 5, 4], rounds=40), outputs, targets, window=14)
+    alone = runs(fleet_of(EQUAL, [3], rounds=40), outputs[:1], targets[:1], window=14)
+    for one, other in zip(together, alone, strict=True):
+        assert one.plan.held[0].tolist() == other.plan.held[0].tolist()
+        assert one.plan.prediction_weights[0].tobytes() == other.plan.prediction_weights[0].tobytes()
+        assert one.state.policy.weights[0].tobytes() == other.state.policy.weights[0].tobytes()
