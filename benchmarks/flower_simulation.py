@@ -40,7 +40,8 @@ from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import tuning_window_of
-from ofms.policies.ofms_ft import Settings, build
+from ofms.policies.ofms_ft import build
+from ofms.policies.ofms_ft_settings import Settings
 from ofms.policies.protocol import Policy
 from ofms.policies.session import open_sessions
 from ofms.simulator.exchange import policy_losses

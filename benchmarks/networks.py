@@ -14,7 +14,8 @@ from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from ofms.policies.fleet import Fleet
-from ofms.policies.ofms_ft import Settings, build
+from ofms.policies.ofms_ft import build
+from ofms.policies.ofms_ft_settings import Settings
 from ofms.policies.protocol import Policy
 
 MODELS, WINDOW, BUDGET = 20, 51, 5

@@ -23,7 +23,7 @@ from ofms.core.messages import Catalogue, Plan
 from ofms.core.schedule import Schedule
 from ofms.core.states import flatten
 from ofms.drawing.tables import format_table
-from ofms.policies import late_hedge, ofms_ft
+from ofms.policies import late_hedge, late_hedge_settings, ofms_ft, ofms_ft_settings
 from ofms.policies.fleet import Fleet
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import Policy
@@ -54,8 +54,8 @@ def mixed_fleet(clients: int, models: int) -> Fleet:
 
 def build(name: str, fleet: Fleet) -> Policy:
     if name == "late-hedge":
-        return late_hedge.build(late_hedge.Settings(), fleet)
-    return ofms_ft.build(ofms_ft.Settings(learning_rate=0.05, fine_tuning_rate=0.01), fleet)
+        return late_hedge.build(late_hedge_settings.Settings(), fleet)
+    return ofms_ft.build(ofms_ft_settings.Settings(learning_rate=0.05, fine_tuning_rate=0.01), fleet)
 
 
 def samples(session: ClientSession, state: ClientState, plan: Plan) -> Samples | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ofms.policies.ofms_ft import Settings
+from ofms.policies.ofms_ft_settings import Settings
 
 ROOT = Path(__file__).parent.parent
 ALGORITHM = ROOT / "docs/algorithm.md"

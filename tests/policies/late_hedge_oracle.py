@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ofms.core.typing import Floats
-from ofms.policies.late_hedge import Settings
+from ofms.policies.late_hedge_settings import Settings
 from tests.policies.hedging import Loss, divergence, log_loss, softmax, squared_error
 
 

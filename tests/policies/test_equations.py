@@ -268,7 +268,7 @@ def test_an_invalid_setting_is_refused(field: str, value: object) -> None:
 
 
 def test_every_open_setting_of_the_paper_has_a_name() -> None:
-    assert set(ofms_ft.Settings.__dataclass_fields__) == {
+    assert set(ofms_ft.algorithm.settings.__dataclass_fields__) == {
         *("learning_rate", "fine_tuning_rate", "server_step", "importance_cap"),
         *("loss_bound", "window", "warm_up", "gradient_weight"),
     }

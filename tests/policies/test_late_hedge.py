@@ -11,7 +11,7 @@ from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Grants, Plan
 from ofms.core.pooling import poolable
 from ofms.core.states import flatten
-from ofms.policies.late_hedge import Settings
+from ofms.policies.late_hedge_settings import Settings
 from ofms.policies.late_rounds import Rounds
 from ofms.policies.observations import Samples
 from ofms.policies.session import ClientSession

@@ -1,4 +1,4 @@
-"""What clients of late hedging hold: budgets, the mean of the vote, inclusion probabilities, visitors."""
+"""What clients of late hedging hold: budgets, the mean of prediction weights, inclusion probabilities, visitors."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ def test_the_vote_is_on_held_models_within_the_budget_and_its_mean_is_p(
     thin = data.draw(st.booleans())
     found = choose_often(weights, costs, budget, [] if visitor is None else [visitor], before, thin=thin)
     assert (found.held @ costs <= budget).all(), "never over budget"
-    assert found.vote.sum(axis=1) == pytest.approx(1)
-    assert (found.vote >= 0).all()
-    assert (found.vote[~found.held] == 0).all()
+    assert found.prediction_weights.sum(axis=1) == pytest.approx(1)
+    assert (found.prediction_weights >= 0).all()
+    assert (found.prediction_weights[~found.held] == 0).all()
     assert (found.certain <= found.held).all()
     # With `DRAWS` draws, five standard deviations of a weight of which a share is drawn.
     largest = found.outside[0] / found.thinning[0]
-    assert found.vote.mean(axis=0) == pytest.approx(weights, abs=2.5 * largest / np.sqrt(DRAWS) + 1e-9)
+    assert found.prediction_weights.mean(axis=0) == pytest.approx(weights, abs=2.5 * largest / np.sqrt(DRAWS) + 1e-9)
 
 
 @settings(max_examples=60)
 @given(problems(), st.data())
 def test_inclusion_probabilities_are_exact(problem: tuple[Floats, Integers, int], data: st.DataObject) -> None:
-    """Against an enumeration of all draws, and the frequency with which a model is held for its vote."""
+    """Against an enumeration of all draws, and the frequency with which a model is held to predict."""
     weights, costs, budget = problem
     visitor = data.draw(st.sampled_from([None, *range(costs.size)]))
     thin = data.draw(st.booleans())
@@ -89,7 +89,7 @@ def test_inclusion_probabilities_are_exact(problem: tuple[Floats, Integers, int]
     assert inclusion == pytest.approx(found.held.mean(axis=0), abs=2.5 / np.sqrt(DRAWS))
     assert (weights <= inclusion + 1e-9).all(), "a model's gradient counts with p/q, at most 1"
     possible = np.stack([vote for _, vote in layout.draws(weights)])
-    for vote in np.unique(found.vote.round(9), axis=0):
+    for vote in np.unique(found.prediction_weights.round(9), axis=0):
         assert np.abs(possible - vote).max(axis=1).min() < 1e-8, "a draw of the enumeration"
 
 
@@ -98,7 +98,7 @@ def test_models_that_merely_stay_do_not_vote_and_are_not_included() -> None:
     before = np.array([False, False, False, True])
     found = choose_often(weights, costs, 4, [], before)
     assert found.held[:, 3].all(), "it still fits"
-    assert not found.vote[:, 3].any()
+    assert not found.prediction_weights[:, 3].any()
     assert found.inclusion[0].tolist() == [1, 1, 1, 0]
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from ofms.core.pooling import divergence, pool_gradient, pool_loss, poolable
 from ofms.core.typing import AnyArray, Floats
-from ofms.policies.relative_losses import Vote, relative_losses
+from ofms.policies.relative_losses import Draw, relative_losses
 from tests.policies.hedging import lay_out, log_loss, noise, squared_error
 
 
-def vote_of(weights: Floats, certain: list[int], thinning: float = 1.0) -> Vote:
+def draw_of(weights: Floats, certain: list[int], thinning: float = 1.0) -> Draw:
     flags = np.isin(np.arange(weights.size), certain)
-    return Vote(weights[None], flags[None], np.array([weights[~flags].sum()]), np.array([thinning]))
+    return Draw(weights[None], flags[None], np.array([weights[~flags].sum()]), np.array([thinning]))
 
 
 @st.composite
@@ -36,10 +36,10 @@ def test_two_models_by_hand() -> None:
     vote is always p: no noise, λ = 0. With both models drawn the noise is the whole mean: λ = 1.
     """
     weights, outputs, target = np.array([0.75, 0.25]), np.array([[[1.0], [3.0]]]), np.array([0.0])
-    assert relative_losses(outputs, target, vote_of(weights, [1])) == pytest.approx(np.array([[-1.5, 4.5]]))
-    drawn = relative_losses(outputs, target, vote_of(weights, []))
+    assert relative_losses(outputs, target, draw_of(weights, [1])) == pytest.approx(np.array([[-1.5, 4.5]]))
+    drawn = relative_losses(outputs, target, draw_of(weights, []))
     assert drawn == pytest.approx(np.array([[1 - 2.25, 9 - 2.25]])), "the losses less that of the pool"
-    assert relative_losses(outputs, target, vote_of(weights, [1]), plain=True) == pytest.approx(drawn)
+    assert relative_losses(outputs, target, draw_of(weights, [1]), plain=True) == pytest.approx(drawn)
 
 
 def test_the_price_of_a_rare_draw_by_hand() -> None:
@@ -48,7 +48,7 @@ def test_the_price_of_a_rare_draw_by_hand() -> None:
     The pool is 0.2. The prediction is 0 or 0.4: noise 0.04. The mean of D is 0.8 · 0.04 + 0.2 · 0.64 = 0.16: λ = 1/4.
     """
     weights, outputs = np.array([0.8, 0.2]), np.array([[[0.0], [1.0]]])
-    found = relative_losses(outputs, np.array([0.2]), vote_of(weights, [0], thinning=0.5))
+    found = relative_losses(outputs, np.array([0.2]), draw_of(weights, [0], thinning=0.5))
     assert found == pytest.approx(np.array([[0.01, 0.16]])), "the gradient is 0 where the pool is right"
 
 
@@ -61,13 +61,13 @@ def test_the_mean_relative_loss_covers_the_noise_of_the_draw(
     budget = data.draw(st.integers(2, weights.size))
     layout = lay_out(weights, np.ones(weights.size), budget, data.draw(st.sampled_from([None, 0])))
     assume(layout.rho == 0 or layout.rho > 1e-9)
-    vote = Vote(
+    draw = Draw(
         weights[None],
         np.isin(np.arange(weights.size), layout.certain)[None],
         np.array([layout.rho]),
         np.array([layout.z]),
     )
-    found = relative_losses(outputs[None], target, vote)[0]
+    found = relative_losses(outputs[None], target, draw)[0]
     centre = pool_loss((weights @ outputs)[None], target)
     draws = ((chance, (vote_drawn @ outputs)[None]) for chance, vote_drawn in layout.draws(weights))
     expected = sum(chance * float(pool_loss(pool, target)[0]) for chance, pool in draws)
@@ -78,7 +78,7 @@ def test_the_mean_relative_loss_covers_the_noise_of_the_draw(
     assert mean == pytest.approx(noise(layout, weights, outputs, loss), rel=1e-6, abs=1e-9 * scale), "no more than that"
     alone = np.array([float(pool_loss(each[None], target)[0]) for each in outputs])
     assert (found <= alone - centre + 1e-9 * scale).all(), "λ ≤ 1"
-    assert relative_losses(outputs[None], target, vote, plain=True)[0] == pytest.approx(
+    assert relative_losses(outputs[None], target, draw, plain=True)[0] == pytest.approx(
         alone - centre, abs=1e-9 * scale
     )
 
@@ -91,17 +91,17 @@ def test_unknown_models_have_no_loss_and_do_not_count(
     known = np.array(data.draw(st.lists(st.booleans(), min_size=weights.size, max_size=weights.size)))
     assume(known.any())
     some = np.where(known[:, None], outputs, np.nan)
-    found = relative_losses(some[None], target, vote_of(weights, []), plain=True)[0]
+    found = relative_losses(some[None], target, draw_of(weights, []), plain=True)[0]
     assert (np.isnan(found) == ~known).all()
     alone = relative_losses(
-        outputs[None, known], target, vote_of(weights[known] / weights[known].sum(), []), plain=True
+        outputs[None, known], target, draw_of(weights[known] / weights[known].sum(), []), plain=True
     )
     assert found[known] == pytest.approx(alone[0], rel=1e-9, abs=1e-9 * (1 + float(np.abs(outputs).max()) ** 2))
 
 
 def test_known_models_without_weight_count_equally() -> None:
     outputs = np.array([[[np.nan], [1.0], [3.0]]])
-    found = relative_losses(outputs, np.array([2.0]), vote_of(np.array([1.0, 0.0, 0.0]), [0]))
+    found = relative_losses(outputs, np.array([2.0]), draw_of(np.array([1.0, 0.0, 0.0]), [0]))
     assert found[0, 1:].tolist() == [0, 0], "the pool of 1 and 3 is right"
 
 

@@ -1,13 +1,10 @@
-"""Work on many clients in blocks, on all cores: the intermediate results of a block fit the cache."""
+"""Work on many clients in blocks: the intermediate results of a block fit the cache."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
-from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +19,7 @@ def in_blocks(state: T, clients: int, most: int, work: Callable[[T, slice | Inte
     """Apply `work` to the state of at most so many clients at a time.
 
     The first axis of the state's arrays are the clients; where it has length 1, all clients share the array. The result
-    does not depend on the blocks, nor on the number of cores.
+    does not depend on the blocks.
     """
     if clients == 1:
         # NumPy adds in another order along an axis that is alone: a device gets the bits of a simulation as one of two.
@@ -33,19 +30,14 @@ def in_blocks(state: T, clients: int, most: int, work: Callable[[T, slice | Inte
         return work(state, slice(0, clients))
     whole = flatten(state)[0]
     joined = {path: _Joined(array, clients) for path, array in whole.items()}
-
-    def do(block: slice) -> T:
+    last = state
+    # No block is of one client, whose bits would differ.
+    for first, stop in pairwise([*range(0, clients - 1, most), clients]):
+        block = slice(first, stop)
         part = _rows(state, block)
-        before, done = flatten(part)[0], work(part, block)
-        for path, array in flatten(done)[0].items():
+        before, last = flatten(part)[0], work(part, block)
+        for path, array in flatten(last)[0].items():
             joined[path].put(block, array, changed=array is not before[path])
-        return done
-
-    edges = [*range(0, clients - 1, most), clients]
-    blocks = [slice(first, stop) for first, stop in pairwise(edges)]
-    # Threads end with the call: a process that is forked between calls has none of them.
-    with ThreadPoolExecutor(min(len(blocks), os.cpu_count() or 1)) as pool:
-        last: T = list(pool.map(do, blocks))[-1]
     return _with(last, {path: each.array for path, each in joined.items()})
 
 
@@ -55,15 +47,13 @@ class _Joined:
     def __init__(self, before: AnyArray, clients: int) -> None:
         self.array, self._before, self._clients = before, before, clients
         self._unchanged: list[slice] = []
-        self._lock = Lock()
 
     def put(self, block: slice, part: AnyArray, *, changed: bool) -> None:
-        with self._lock:
-            if self.array is self._before:
-                if not changed:
-                    self._unchanged.append(block)
-                    return
-                self._allocate(part)
+        if self.array is self._before:
+            if not changed:
+                self._unchanged.append(block)
+                return
+            self._allocate(part)
         if self.array.shape[0] > 1:
             self.array[block] = part
 

@@ -8,7 +8,6 @@ from the gradient of the pool's loss. It needs no horizon, no learning rate and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
 
 import numpy as np
 
@@ -21,53 +20,16 @@ from ofms.policies import late_adahedge, pool_memory
 from ofms.policies.blocks import in_blocks
 from ofms.policies.fleet import Fleet
 from ofms.policies.late_adahedge import Hedge
+from ofms.policies.late_hedge_settings import Settings
 from ofms.policies.late_rounds import Rounds
-from ofms.policies.local_updates import GradientStep, Objective
+from ofms.policies.local_updates import GradientStep
 from ofms.policies.observations import Observations
 from ofms.policies.protocol import Algorithm, Policy
-from ofms.policies.settings import Count, Range, Round
 from ofms.policies.subsets import most_upload
 from ofms.policies.tuning_server import TuningServer
 
 # Clients send gradients times this; the server's steps do not depend on it.
 _LOCAL_RATE = 0.01
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings; the defaults need no tuning.
-
-    Attributes
-    ----------
-    window
-        The number of samples that a client keeps.
-    memories
-        For each member, over how many rounds it forgets; 0 to remember everything.
-    fine_tuning_rate
-        By which share of the users' loss the first step of a model aims to reduce it; 0 freezes the dictionary.
-    tune_every, warm_up
-        Clients fine-tune in one of so many exchanges, from round `warm_up` on.
-    objective
-        Gradients are those of each model's `own` loss or of the loss of the `pool`; `auto`: the latter for regression.
-    late, hints, loss, predict, thin, keep, visit_every
-        Parts of the method, to turn off one by one: losses on past samples; hints for losses not known yet; relative
-        losses from the pool's gradient, or `plain` ones; the `pool` of models, or `one` drawn from it; fewer draws
-        where little weight lies outside memory; keep models that still fit; visitors in one of so many exchanges.
-    """
-
-    window: Count = 50
-    memories: tuple[float, ...] = (0, 16, 4)
-    late: bool = True
-    hints: bool = True
-    loss: Literal["gradient", "plain"] = "gradient"
-    predict: Literal["pool", "one"] = "pool"
-    thin: bool = True
-    keep: bool = True
-    visit_every: Count | None = None
-    fine_tuning_rate: Annotated[float, Range(0)] = 1.0
-    tune_every: Count = 3
-    warm_up: Round = 10
-    objective: Objective = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +56,7 @@ class State:
     held: Flags
     last_held: AnyArray
     weights: Floats
-    vote: Floats
+    prediction_weights: Floats
     inclusion: Floats
 
 
@@ -159,15 +121,17 @@ class Client:
             held=chosen.held,
             last_held=np.where(chosen.held, np.int32(state.exchange), state.last_held),
             weights=pooled,
-            vote=chosen.vote if settings.predict == "pool" else _one_of(chosen.vote, single),
+            prediction_weights=chosen.prediction_weights
+            if settings.predict == "pool"
+            else _one_of(chosen.prediction_weights, single),
             inclusion=chosen.inclusion,
         )
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
-        # The expectation of the vote is p: a model's gradient counts as much as the client uses it.
-        weight = np.zeros(state.vote.shape)
-        weight[grants.uploads] = grants.groups * state.vote[grants.uploads]
-        return state, Plan(grants.held, state.vote, state.inclusion, weight)
+        # Prediction weights are p in expectation: a model's gradient counts as much as the client uses it.
+        weight = np.zeros(state.prediction_weights.shape)
+        weight[grants.uploads] = grants.groups * state.prediction_weights[grants.uploads]
+        return state, Plan(grants.held, state.prediction_weights, state.inclusion, weight)
 
     def learn(self, state: State, plan: Plan, seen: Observations) -> State:
         def work(some: Rounds, rows: slice | Integers) -> Rounds:
@@ -186,8 +150,8 @@ class Client:
         return pool_memory.longest_away(state.last_held, state.costs[0], state.budgets, state.exchange, most)
 
 
-def _one_of(vote: Floats, uniform: Floats) -> Floats:
-    return selection.one_hot(selection.draw_model(vote, uniform), vote.shape[1])
+def _one_of(weights: Floats, uniform: Floats) -> Floats:
+    return selection.one_hot(selection.draw_model(weights, uniform), weights.shape[1])
 
 
 def build(settings: Settings, fleet: Fleet) -> Policy:

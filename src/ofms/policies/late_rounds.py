@@ -12,7 +12,7 @@ from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.policies.late_adahedge import OpenRounds, Weights
 from ofms.policies.observations import Recent
 from ofms.policies.pool_memory import Held
-from ofms.policies.relative_losses import Vote, relative_losses
+from ofms.policies.relative_losses import Draw, relative_losses
 
 T = TypeVar("T")
 
@@ -123,8 +123,8 @@ class Rounds:
         for first in range(0, clients.size, most):
             some = (clients[first : first + most], places[first : first + most])
             at = (some[0], column[some])
-            vote = Vote(self._weights(at), self.certain[at], self.outside[at], self.thinning[at])
-            np.add.at(losses, at, relative_losses(recent.outputs[some], recent.targets[some], vote, plain=plain))
+            draw = Draw(self._weights(at), self.certain[at], self.outside[at], self.thinning[at])
+            np.add.at(losses, at, relative_losses(recent.outputs[some], recent.targets[some], draw, plain=plain))
         return replace(self, open=replace(self.open, losses=losses), samples=np.where(changed, samples, self.samples))
 
     def _only(self, places: slice | Flags) -> Rounds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +13,8 @@ from ofms.core.rates import require_horizon, resolve_rate
 from ofms.core.typing import Floats
 from ofms.core.uplink import most_groups
 from ofms.policies.fleet import Fleet
+from ofms.policies.ofms_ft_settings import Settings
 from ofms.policies.settings import LossBound, Rate
-
-if TYPE_CHECKING:
-    from ofms.policies.ofms_ft import Settings
 
 
 @lru_cache(maxsize=256)

@@ -24,18 +24,18 @@ class Held:
     Attributes
     ----------
     held, certain
-        [N, K] the models held, and those among them whose vote does not depend on the draw.
-    vote
-        [N, K] prediction weights, of mean p over the draw.
+        [N, K] the models held, and those among them that predict whatever is drawn.
+    prediction_weights
+        [N, K] of mean p over the draw.
     inclusion
-        [N, K] the probability of holding a model for its vote; 0 for models that merely stay.
+        [N, K] the probability of holding a model to predict with it; 0 for models that merely stay.
     outside, thinning
         [N] ρ, and the probability that a place is filled by a draw at all; less than 1 where ρ is small.
     """
 
     held: Flags
     certain: Flags
-    vote: Floats
+    prediction_weights: Floats
     inclusion: Floats
     outside: Floats
     thinning: Floats
@@ -70,18 +70,18 @@ def choose(
     drawn, inclusion = _draw(weights - inside, outside, places, thinned, drawing, uniform)
     drawn = drawn * (outside / thinning / places)[:, None]
     rest = 1 - drawn.sum(axis=1)
-    vote = drawn + inside * (rest / np.where(mass > 0, mass, 1.0))[:, None]
+    mixed = drawn + inside * (rest / np.where(mass > 0, mass, 1.0))[:, None]
     held = certain | (drawn > 0)
     if keep:
         held |= order.back(_fill(order.costs, order.of(before & ~held), budgets - held @ costs))
-    empty = vote.sum(axis=1) < 1e-9
-    vote[empty] = held[empty]
+    empty = mixed.sum(axis=1) < 1e-9
+    mixed[empty] = held[empty]
     inclusion = np.where(certain, 1.0, inclusion * thinning[:, None])
-    return Held(held, certain, vote / vote.sum(axis=1, keepdims=True), inclusion, outside, thinning)
+    return Held(held, certain, mixed / mixed.sum(axis=1, keepdims=True), inclusion, outside, thinning)
 
 
 def longest_away(last_held: Integers, costs: Integers, budgets: Integers, exchange: int, most: int) -> Flags:
-    """[N, K] up to `most` models that were not held for longest, leaving room for at least one that votes."""
+    """[N, K] up to `most` models that were not held for longest, leaving room for at least one that predicts."""
     every, first = np.arange(budgets.size), last_held.argmin(axis=1)
     away = last_held < exchange - 1
     chosen = np.zeros(away.shape, dtype=np.bool_)
@@ -142,7 +142,7 @@ def _fill(costs: Integers, candidates: Flags, room: Integers, most: Integers | N
 def _certain(
     weights: Floats, order: _Order, visitors: Flags, largest: int, free: Integers
 ) -> tuple[Flags, Integers, Integers]:
-    """The certain models, the number of places for draws, and of all that vote: as few draws as leave each 1/n."""
+    """The certain models, the number of places for draws, and of all that predict: as few draws as leave each 1/n."""
     clients = free.size
     chosen, candidates = np.zeros(order.costs.shape, dtype=np.bool_), ~order.of(visitors)
     places, count = np.ones(clients, dtype=np.int64), np.ones(clients, dtype=np.int64)

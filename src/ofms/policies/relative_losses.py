@@ -21,7 +21,7 @@ _NOTHING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Vote:
+class Draw:
     """The weights of M samples when they were predicted, and how the prediction was drawn.
 
     Attributes
@@ -42,7 +42,7 @@ class Vote:
     thinning: Floats
 
 
-def relative_losses(outputs: Floats, targets: AnyArray, vote: Vote, *, plain: bool = False) -> Floats:
+def relative_losses(outputs: Floats, targets: AnyArray, draw: Draw, *, plain: bool = False) -> Floats:
     """[M, K] from [M, K, C] outputs on M samples; NaN for models whose output is not known (NaN).
 
     p is restricted to the known models and normalised, so that a sample counts before all models were evaluated on it.
@@ -50,13 +50,13 @@ def relative_losses(outputs: Floats, targets: AnyArray, vote: Vote, *, plain: bo
     """
     if targets.size == 1:
         # NumPy adds in another order along an axis that is alone: bits must not depend on what is computed at once.
-        twice = Vote(*(getattr(vote, each.name).repeat(2, axis=0) for each in fields(vote)))
+        twice = Draw(*(getattr(draw, each.name).repeat(2, axis=0) for each in fields(draw)))
         return relative_losses(outputs.repeat(2, axis=0), targets.repeat(2), twice, plain=plain)[:1]
     # In this order, NumPy is fast along samples.
     outputs = np.array(outputs, dtype=np.float64, order="F")
     known = ~np.isnan(outputs[..., 0])
     np.copyto(outputs, 0.0, where=~known[..., None])
-    recorded = np.multiply(vote.weights, known, order="F")
+    recorded = np.multiply(draw.weights, known, order="F")
     nothing = recorded.sum(axis=1) <= _NOTHING
     weights = _shares(recorded)
     weights[nothing] = _shares(known[nothing].astype(np.float64))
@@ -66,22 +66,22 @@ def relative_losses(outputs: Floats, targets: AnyArray, vote: Vote, *, plain: bo
     slopes: Floats = _products(outputs, gradient) - (centre * gradient).sum(axis=1)[:, None]
     if not plain:
         spread = (weights * divergences).sum(axis=1)
-        price = np.minimum(1.0, _noise(outputs, recorded, vote) / np.where(spread > 1e-15, spread, np.inf))
+        price = np.minimum(1.0, _noise(outputs, recorded, draw) / np.where(spread > 1e-15, spread, np.inf))
         divergences *= price[:, None]
     slopes += divergences
     slopes[~known] = np.nan
     return slopes
 
 
-def _noise(outputs: Floats, recorded: Floats, vote: Vote) -> Floats:
+def _noise(outputs: Floats, recorded: Floats, draw: Draw) -> Floats:
     """[M] E[L(prediction)] - L(c) over the draw, bounded by the case of one draw for all of the others."""
-    others = recorded * ~vote.certain
+    others = recorded * ~draw.certain
     noise = np.zeros(recorded.shape[0])
-    some = np.flatnonzero((others.sum(axis=1) > _NOTHING) & (vote.outside > 0))
+    some = np.flatnonzero((others.sum(axis=1) > _NOTHING) & (draw.outside > 0))
     if some.size == 1:
         some = some.repeat(2)
     if some.size:
-        drawn = (vote.outside[some], vote.thinning[some])
+        drawn = (draw.outside[some], draw.thinning[some])
         noise[some] = _noise_of_draws(outputs[some], (recorded - others)[some], others[some], *drawn)
     return noise
 

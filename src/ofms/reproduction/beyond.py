@@ -14,7 +14,8 @@ from ofms.core.schedule import Schedule
 from ofms.drawing.charts import Curve
 from ofms.drawing.tables import Table
 from ofms.policies.fleet import Fleet
-from ofms.policies.ofms_ft import Settings, build
+from ofms.policies.ofms_ft import build
+from ofms.policies.ofms_ft_settings import Settings
 from ofms.policies.settings import identifying
 from ofms.reproduction.bench import IMAGE_SETS, Bench, Figure, Section, title_of
 from ofms.reproduction.comparison import comparison
