@@ -172,3 +172,16 @@ def test_a_client_alone_does_as_among_others(width: int) -> None:
         assert one.plan.held[0].tolist() == other.plan.held[0].tolist()
         assert one.plan.prediction_weights[0].tobytes() == other.plan.prediction_weights[0].tobytes()
         assert one.state.policy.weights[0].tobytes() == other.state.policy.weights[0].tobytes()
+
+
+def test_a_gradient_counts_as_much_as_the_model_is_used() -> None:
+    """α times the prediction weight if the client is in the uploading group, else 0."""
+    fleet = fleet_of(EQUAL, [3, 2, 5], rounds=4)
+    half = policy_of("late-hedge", fleet).client
+    numbers, uploads = np.arange(3), np.array([True, False, True])
+    state, held = half.select(half.start(fleet.catalogue, fleet.budgets), Draws(0, 0).of(numbers))
+    assert held is not None
+    _, plan = half.plan(state, Grants(0, numbers, held, held, None, uploads, 4, fleet.catalogue.version))
+    assert plan.update_weight[uploads] == pytest.approx(4 * plan.prediction_weights[uploads])
+    assert plan.prediction_weights.sum(axis=1) == pytest.approx(1)
+    assert not plan.update_weight[~uploads].any()
