@@ -269,3 +269,26 @@ def test_an_update_that_was_not_requested_does_not_count(field: str, local: Loca
     assert all("was not granted its upload" in line for line in refused)
     local.coordinator.close()
     assert local.parameters() == before
+
+
+def test_a_request_leaves_room_for_working_copies(local: LocalFleet) -> None:
+    """A device that requests more than fits with its copies is refused; the exchange opens for the others."""
+    coordinator = local.coordinator
+    adapting = policy_of("perfedavg", coordinator.fleet).local
+    coordinator.policy = replace(coordinator.policy, local=adapting)
+    coordinator.session = replace(coordinator.session, policy=coordinator.policy)
+    requests = {client: decode(device.collect() or b"") for client, device in enumerate(local.devices)}
+    storage, budgets = coordinator.fleet.catalogue.storage, coordinator.fleet.budgets
+    coordinator.requests, fits = {}, {}
+    for client, request in requests.items():
+        wanted = np.zeros_like(request.arrays["request.wanted"])
+        wanted[0, [0, 2] if client == 1 else [0]] = True
+        fits[client] = bool(2 * int(wanted[0] @ storage) <= budgets[client])
+        envelope = changed(request, {"request.wanted": wanted})
+        if fits[client]:
+            coordinator.receive(client, envelope)
+        else:
+            with pytest.raises(ofms.InvalidInput, match="bytes wanted"):
+                coordinator.receive(client, envelope)
+    assert fits == {0: True, 1: False, 2: True}
+    assert sorted(coordinator.open()) == [0, 2]

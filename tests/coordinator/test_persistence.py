@@ -227,7 +227,7 @@ def test_which_settings_may_change_at_a_restart(
         return
     persistence = PersistentCoordinator(Deployment(folder))
     assert (
-        persistence.coordinator.session.bandwidth
+        persistence.coordinator.session.fleet.bandwidth
         == persistence.coordinator.fleet.bandwidth
         == int(1.5 * persistence.coordinator.fleet.budgets.sum())
     )

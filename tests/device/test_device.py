@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ofms.device.device import Device
 from ofms.device.held_models import HeldModels
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
-from ofms.policies import MODULES
+from ofms.policies import MODULES, ofms_ft
 from ofms.policies.fleet import Fleet
 from ofms.simulator.loopback import LoopbackSimulation
 from ofms.storage.envelope import Envelope, decode, encode
@@ -171,7 +172,7 @@ def test_outputs_of_removed_models_are_kept_for_late_labels(device: Device, coor
     expected = {model: float(held_models.outputs(model, x.astype(np.float32)[None])[0, 0]) for model in held}
     envelope = device.collect(now=True)
     assert envelope is not None
-    others = [model for model in range(6) if model not in held][:1]
+    others = device._state.memory.state.policy.chosen.tolist()
     device.receive(grant_of(coordinator, others))
     assert device.holding == others
     networks = held_models.membership.networks.networks
@@ -185,6 +186,26 @@ def test_outputs_of_removed_models_are_kept_for_late_labels(device: Device, coor
         assert again.feedback(answer.id, 0.5)
         gained = again._state.memory.state.policy.cumulative_losses - before
         assert set(np.flatnonzero(gained[0])) == set(held), "losses of the removed models are learnt"
+
+
+def test_a_client_half_that_breaks_a_rule_rejects_the_grant(
+    device: Device, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The models held before continue to predict."""
+    plan = ofms_ft.Client.plan
+
+    def predicts_twice(self: Any, state: Any, grants: Any) -> Any:
+        state, made = plan(self, state, grants)
+        return state, replace(made, prediction_weights=2 * made.prediction_weights)
+
+    held, before = device.holding, device.predict(np.array([0.3, -0.2, 0.9])).value
+    assert device.collect(now=True) is not None
+    chosen = device._state.memory.state.policy.chosen.tolist()
+    monkeypatch.setattr(ofms_ft.Client, "plan", predicts_twice)
+    with pytest.raises(ofms.InvalidInput, match=r"policy = ofms-ft: client 0, exchange 1: .*sum to 2, not to 1"):
+        device.receive(grant_of(coordinator, chosen))
+    assert device.holding == held
+    assert device.predict(np.array([0.3, -0.2, 0.9])).value == before
 
 
 @pytest.mark.parametrize("reopened", [False, True])

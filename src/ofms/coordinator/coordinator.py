@@ -27,6 +27,7 @@ from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies import DEFAULT
 from ofms.policies.fleet import Fleet
+from ofms.policies.local_updates import copies_held
 from ofms.policies.registry import build_policy, settings_type
 from ofms.policies.session import ServerSession
 from ofms.storage.envelope import Envelope, decode
@@ -89,7 +90,7 @@ class Coordinator:
         self.deployment = secrets.token_hex(8)
         self.exchange = 0
         self.frozen = False
-        self.session = ServerSession(self.policy, self.fleet.catalogue, bandwidth)
+        self.session = ServerSession(self.policy, self.fleet)
         self.state = self.session.open()
         # Rejects a policy that a device could not decode.
         self._described = describe_policy(self.policy, trust)
@@ -132,7 +133,8 @@ class Coordinator:
             raise InvalidInput("message", str(envelope.values.get("deployment"))[:40], "of another deployment")
         bandwidth = None if self.policy.local is None else self.fleet.bandwidth
         budget = int(self.fleet.budgets[client])
-        request = read_request(envelope, client, self.next_exchange, catalogue, budget, bandwidth)
+        copies = copies_held(self.policy.local)
+        request = read_request(envelope, client, self.next_exchange, catalogue, budget, bandwidth, copies)
         refused: list[str] = []
         if self.opened is not None and client in self.opened.grants:
             if client in self.opened.answers:

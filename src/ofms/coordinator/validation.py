@@ -36,9 +36,18 @@ class Answer:
 
 
 def read_request(
-    envelope: Envelope, client: int, exchange: int, catalogue: Catalogue, budget: int, bandwidth: int | None
+    envelope: Envelope,
+    client: int,
+    exchange: int,
+    catalogue: Catalogue,
+    budget: int,
+    bandwidth: int | None,
+    copies: int = 1,
 ) -> Requests:
-    """Read the request in a message, or reject the whole message; `bandwidth` is None if the policy uploads nothing."""
+    """Read the request in a message, or reject the whole message.
+
+    `bandwidth` is None if the policy uploads nothing; `copies` of each model must fit the budget.
+    """
     if envelope.kind != "request":
         raise InvalidInput("message", envelope.kind, "a server accepts only requests")
     values = envelope.values
@@ -52,7 +61,7 @@ def read_request(
     part = envelope.part("request")
     wanted = _array(part, "wanted", (1, len(catalogue)), "b")
     holding = _array(part, "holding", (1, len(catalogue)), "i")
-    needed = int(wanted[0] @ catalogue.storage)
+    needed = copies * int(wanted[0] @ catalogue.storage)
     if needed > budget:
         raise InvalidInput("message", f"{needed} bytes wanted", f"the device has {budget}")
     upload = int(wanted[0] @ catalogue.upload)

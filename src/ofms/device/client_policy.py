@@ -50,6 +50,7 @@ def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPol
     """Rebuild a policy from its description."""
     local = None if values["local"] is None else dict(values["local"])
     return ClientPolicy(
+        name=str(values["name"]),
         client=msgspec.convert(values["client"], load_algorithm(str(values["name"]), trust).client, str_keys=True),
         local=None if local is None else msgspec.convert(local, _LOCAL_UPDATES[local.pop("kind")]),
         loss_bound=values["loss_bound"],

@@ -89,6 +89,8 @@ class ClientPolicy:
 
     Attributes
     ----------
+    name
+        As in the registry, for messages.
     local
         How a client fine-tunes the models that it holds; None for no fine-tuning.
     loss_bound
@@ -111,6 +113,7 @@ class ClientPolicy:
         uploaded (its update weight must be 0).
     """
 
+    name: str = ""
     client: ClientHalf[Any]
     local: LocalUpdate | None = None
     loss_bound: LossBound
@@ -143,7 +146,6 @@ class Policy(ClientPolicy):
         [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
     """
 
-    name: str = ""
     server: ServerHalf[Any]
     expected_weights: Callable[[Any, Any], Floats]
     upload_groups: int | None = None

@@ -17,9 +17,10 @@ from ofms.core.schedule import Schedule
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import Groups, draw_group, upload_needs
 from ofms.policies.fleet import Fleet, require_budgets
-from ofms.policies.local_updates import tuning_window_of
+from ofms.policies.local_updates import copies_held, tuning_window_of
 from ofms.policies.observations import Observations, Recent, Samples
 from ofms.policies.protocol import ClientPolicy, Policy, SummedUpdates
+from ofms.policies.rules import require_held, require_plan, require_probabilities, require_requests, require_steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,9 @@ class ClientSession:
         if wanted is None:
             wanted = np.zeros(state.held_version.shape, dtype=np.bool_)
         state = replace(state, policy=own, exchange=draws.exchange)
-        return state, Requests(draws.exchange, state.client, wanted, state.held_version)
+        requests = Requests(draws.exchange, state.client, wanted, state.held_version)
+        require_requests(self.policy.name, requests)
+        return state, requests
 
     def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
         """Hold the granted models, and set the weights with which they predict and are fine-tuned."""
@@ -71,6 +74,7 @@ class ClientSession:
         if tuning_window_of(self.policy.local, self.schedule, grants.exchange) is None:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
         own, plan = self.policy.client.plan(state.policy, grants)
+        require_plan(self.policy.name, grants, plan)
         return replace(state, policy=own, held_version=held_version), plan
 
     def late(self, state: ClientState, plan: Plan) -> Integers | None:
@@ -102,19 +106,20 @@ class ClientSession:
 
 @dataclass(frozen=True, eq=False)
 class ServerSession:
-    """The server half of a policy, with its messages; `bandwidth` is E in bytes."""
+    """The server half of a policy, with its messages, for a fleet."""
 
     policy: Policy
-    catalogue: Catalogue
-    bandwidth: int
+    fleet: Fleet
 
     def open(self) -> ServerState:
         """The state before the first exchange."""
-        return ServerState(self.catalogue.version, 0, self.policy.server.start(self.catalogue))
+        return ServerState(self.fleet.catalogue.version, 0, self.policy.server.start(self.fleet.catalogue))
 
     def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
         """Decide which models each client holds; if clients fine-tune, draw the group that uploads."""
         own, held, prediction_weights = self.policy.server.grant(state.policy, requests.wanted, draws)
+        budgets, copies = self.fleet.budgets[requests.client], copies_held(self.policy.local)
+        require_held(self.policy.name, requests, held, copies * self.fleet.catalogue.storage, budgets)
         groups = self._draw_group(held, draws)
         grants = Grants(
             exchange=requests.exchange,
@@ -135,11 +140,13 @@ class ServerSession:
 
         `norms` are the [K] norms of the summed updates and of the parameters that they update; zeros if left out.
         """
-        nothing = np.zeros(len(self.catalogue))
+        nothing = np.zeros(len(self.fleet.catalogue))
         summed = SummedUpdates(state.clients, *(norms or (nothing, nothing)))
         own, step = self.policy.server.learn(state.policy, reports, summed)
         version = state.version + reports.updated.any(axis=0)
-        return replace(state, version=version, policy=own), np.broadcast_to(np.asarray(step, np.float64), version.shape)
+        steps = np.broadcast_to(np.asarray(step, np.float64), version.shape)
+        require_steps(self.policy.name, reports.exchange, steps)
+        return replace(state, version=version, policy=own), steps
 
     def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
         """alg:6, steps 12 to 14; None if the policy does not fine-tune."""
@@ -147,7 +154,7 @@ class ServerSession:
             return None
         if self.policy.uploaded is not None:
             held = held & np.isin(np.arange(held.shape[1]), self.policy.uploaded)
-        needs, bandwidth = upload_needs(held, self.catalogue.upload), self.bandwidth
+        needs, bandwidth = upload_needs(held, self.fleet.catalogue.upload), self.fleet.bandwidth
         if self.policy.upload_groups is not None:
             bandwidth = -(-needs.size // self.policy.upload_groups) * int(needs.max())
         return draw_group(needs, bandwidth, draws.single(Purpose.GROUP))
@@ -165,10 +172,11 @@ def _losses_by_use(weights: Floats, recent: Recent) -> Floats:
 
 def open_sessions(policy: Policy, fleet: Fleet) -> tuple[ClientSession, ServerSession]:
     """Both sessions of a policy for a fleet."""
-    return ClientSession(policy, fleet.schedule), ServerSession(policy, fleet.catalogue, fleet.bandwidth)
+    return ClientSession(policy, fleet.schedule), ServerSession(policy, fleet)
 
 
 def expected_weights(policy: Policy, client: ClientState, server: ServerState) -> Floats:
     """[N, K] expected prediction weights, for measuring regret."""
     weights = policy.expected_weights(client.policy, server.policy)
+    require_probabilities(policy.name, client.exchange, client.client, weights)
     return np.ascontiguousarray(np.broadcast_to(weights, client.held_version.shape))
