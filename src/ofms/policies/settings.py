@@ -45,20 +45,24 @@ class Range:
 
     def __str__(self) -> str:
         if self.most < math.inf:
-            return f"a number from {self.least:g} to {self.most:g}"
+            return f"a number from {self.least:g} to {self.most:,.15g}"
         return f"a number {'above' if self.above else 'of at least'} {self.least:g}"
 
 
 LossBound = Literal["clip", "saturate", "raw"]
 Share = Annotated[float, Range(0, 1)]
-Count = Annotated[int, Range(1)]
-Round = Annotated[int, Range(0)]
+# Numbers of samples, rounds or clients: more than that overflow somewhere.
+_MOST_ROUNDS = 10**9
+Count = Annotated[int, Range(1, _MOST_ROUNDS)]
+Round = Annotated[int, Range(0, _MOST_ROUNDS)]
 Positive = Annotated[float, Range(0, above=True)]
 ServerStep = Annotated[float, Range(0)] | Literal["N"]
 # Marks a setting that its policy did not have when figures of it were published.
 ADDED = "added after figures were published"
 # A number, a number over √T as in "10/sqrt(T)", or "tuned": `ofms.core.rates.resolve_rate` checks it.
 Rate = float | str
+
+_WORDS = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}
 
 
 def identifying(settings: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
@@ -94,9 +98,10 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, part) for part in parts)
     if kind in (int, float):
         # NumPy's numbers share no base class with Python's; a bool is not accepted as a number.
-        return not isinstance(value, bool | str) and hasattr(value, "__index__" if kind is int else "__float__")
-    if get_origin(kind) is list:
-        return isinstance(value, list | tuple)
+        number = not isinstance(value, bool | str) and hasattr(value, "__index__" if kind is int else "__float__")
+        return number and (kind is int or math.isfinite(value))
+    if get_origin(kind) in (list, tuple):
+        return isinstance(value, list | tuple) and all(_fits(each, part) for each in value for part in _element(kind))
     return not isinstance(kind, type) or isinstance(value, kind)
 
 
@@ -107,7 +112,22 @@ def _remedy(kind: Any) -> str:
         parts.append(f"use one of {', '.join(map(str, choices))}" if len(choices) > 1 else f"{choices[0]!r}")
     if admits_none(kind):
         parts.append("leave it out")
-    return ", or ".join(parts) or f"give {getattr(kind, '__name__', str(kind))}"
+    return ", or ".join(parts) or f"give {_description(kind)}"
+
+
+def _description(kind: Any) -> str:
+    if described := members_of(kind):
+        return " or ".join(_description(part) for part in described)
+    if elements := _element(kind):
+        return f"a list, each {_description(elements[0])}"
+    return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def _element(kind: Any) -> tuple[Any, ...]:
+    """The type of the elements of `list[T]` and `tuple[T, ...]`; empty for any other."""
+    parts = get_args(kind)
+    repeated = get_origin(kind) is list or (get_origin(kind) is tuple and parts[1:] == (...,))
+    return parts[:1] if repeated else ()
 
 
 def _ranges(kind: Any) -> list[Range]:

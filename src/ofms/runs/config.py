@@ -18,7 +18,7 @@ from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.fleet import Fleet
 from ofms.policies.registry import settings_type
-from ofms.policies.settings import identifying
+from ofms.policies.settings import check_settings, identifying
 from ofms.runs.loading import available, load_experiment, load_preset
 from ofms.runs.schemas import Experiment, TrustTable
 from ofms.runs.units import parse_bandwidth, parse_budgets
@@ -87,8 +87,10 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         return NO_TRUST if self.trust is None else self.trust.record()
 
     def policy_settings(self) -> Any:
-        """The settings as the policy's dataclass."""
-        return convert(self.settings, settings_type(self.policy, self.trusted()))
+        """The settings as the policy's dataclass; rejected if one is out of range."""
+        settings = convert(self.settings, settings_type(self.policy, self.trusted()))
+        check_settings(settings)
+        return settings
 
     def fleet(self, catalogue: Catalogue) -> Fleet:
         """The configured fleet, with costs in bytes."""

@@ -1,0 +1,92 @@
+"""Settings of every policy are checked where they are declared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ofms
+from ofms.policies import MODULES, Count, Share
+from ofms.policies.registry import build_policy, settings_type
+from ofms.policies.settings import check_settings
+from tests.problems import fleet_of
+
+NOT_NUMBERS = [math.nan, math.inf, -math.inf]
+
+
+def numeric_settings() -> list[tuple[str, str]]:
+    return [
+        (policy, field.name)
+        for policy in MODULES
+        for field in fields(settings_type(policy))
+        if any(word in str(get_type_hints(settings_type(policy))[field.name]) for word in ("int", "float"))
+    ]
+
+
+@pytest.mark.parametrize(("policy", "name"), numeric_settings())
+@pytest.mark.parametrize("value", [*NOT_NUMBERS, -1, -0.5])
+def test_a_number_out_of_range_is_rejected_by_name(policy: str, name: str, value: float) -> None:
+    kind = settings_type(policy)
+    in_a_list = name in ("memories", "subset")
+    settings = kind(**{name: [value] if in_a_list else value})
+    with pytest.raises(ofms.InvalidInput) as error:
+        build_policy(policy, settings, fleet_of([4, 3, 2], [8, 9], rounds=5))
+    assert error.value.field in (name, "model"), "the index of a model in a list is named as such"
+
+
+@pytest.mark.parametrize(("policy", "name"), [each for each in numeric_settings() if each[1] in ("window", "warm_up")])
+@pytest.mark.parametrize("value", [2**63, 10**30])
+def test_counts_that_overflow_are_rejected(policy: str, name: str, value: int) -> None:
+    with pytest.raises(ofms.InvalidInput, match=rf"^{name} = {value}: give a number from . to 1,000,000,000$"):
+        check_settings(settings_type(policy)(**{name: value}))
+
+
+@dataclass(frozen=True)
+class Own:
+    """Settings of a user's policy."""
+
+    epsilon: Share = 0.1
+    count: Count = 1
+    plain: float = 0.0
+    pair: tuple[int, str] = (1, "a")
+    some: tuple[float, ...] = ()
+
+
+@given(st.floats() | st.integers())
+def test_a_share_is_a_finite_number_from_0_to_1(value: float) -> None:
+    if 0 <= value <= 1:
+        check_settings(Own(epsilon=value))
+    else:
+        with pytest.raises(ofms.InvalidInput, match=r"epsilon = .*: give a number from 0 to 1"):
+            check_settings(Own(epsilon=value))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"plain": math.nan}, "plain = nan: give a finite number"),
+        ({"some": [1.0, math.inf]}, r"some = \[1.0, inf\]: give a list, each a finite number"),
+        ({"count": 1.5}, "count = 1.5: give a number from 1"),
+        ({"pair": 3}, "pair = 3: give"),
+    ],
+)
+def test_numbers_are_finite(given: dict[str, Any], message: str) -> None:
+    check_settings(Own())
+    with pytest.raises(ofms.InvalidInput, match=message):
+        check_settings(Own(**given))
+
+
+@pytest.mark.parametrize(("policy", "setting"), [("ofms-ft", {"server_step": -1}), ("mab", {"exploration": 5})])
+def test_settings_are_rejected_before_anything_is_trained(
+    policy: str, setting: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ofms.InvalidInput, match=f"{next(iter(setting))} = .*: give a number"):
+        ofms.simulate("digits", policy=policy, rounds=2, **setting)
+    assert not list(tmp_path.iterdir())
