@@ -6,6 +6,8 @@ trusts, which is checked before anything is imported.
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import inspect
 import re
 import sys
@@ -101,6 +103,65 @@ def module_of(reference: str) -> str:
     'pumps.networks'
     """
     return reference.partition(":")[0]
+
+
+def source_key(references: Iterable[str], trusted: Trust) -> list[str]:
+    """SHA-256 of the source of each reference among some names: of its module and of what that imports beside it.
+
+    Other names, such as those of built-in policies, have none. Nothing is imported.
+    """
+    keys = []
+    for module in sorted({module_of(reference) for reference in references if is_reference(reference)}):
+        digest = hashlib.sha256()
+        for path in sorted(_sources(module, trusted.folders)):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        keys.append(f"{module} {digest.hexdigest()[:16]}")
+    return keys
+
+
+def _sources(module: str, folders: Iterable[str]) -> set[Path]:
+    """The files of a module, of its packages, and of the modules that they import from the same folder.
+
+    Of an installed package, only its own modules count.
+    """
+    package = module.partition(".")[0]
+    spec = PathFinder.find_spec(package, [*folders]) or PathFinder.find_spec(package)
+    if spec is None or spec.origin is None:
+        return set()
+    place = Path(spec.origin).parent
+    root = place.parent if spec.submodule_search_locations is not None else place
+    own = package if _folder_of(package) is None and str(root) not in folders else None
+    found: set[Path] = set()
+    waiting = [module]
+    while waiting:
+        parts = waiting.pop().split(".")
+        if own is not None and parts[0] != own:
+            continue
+        for length in range(1, len(parts) + 1):
+            base = root.joinpath(*parts[:length])
+            for path in (base.with_suffix(".py"), base / "__init__.py"):
+                if path not in found and path.is_file():
+                    found.add(path)
+                    inside = ".".join(parts[: length if path.name == "__init__.py" else length - 1])
+                    waiting += _imports(path, inside)
+    return found
+
+
+def _imports(path: Path, package: str) -> list[str]:
+    """The modules that a file of a package may import; none if it cannot be parsed."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return []
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*parts, *([node.module] if node.module else [])])
+            names += [f"{base}.{each.name}" if base else each.name for each in node.names]
+    return names
 
 
 def load_object(reference: str, *, field: str, trusted: Trust) -> Any:

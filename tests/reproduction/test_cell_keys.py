@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ofms.models.dictionary import Dictionary
+from ofms.plugins import Trust, load_object
 from ofms.reproduction.cells import Cell, CellStore
+from ofms.runs.dictionaries import dictionary_folder
+from ofms.runs.loading import load_experiment
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "cells"
 
@@ -64,3 +70,86 @@ def test_a_key_does_not_depend_on_the_folder(tmp_path: Path, monkeypatch: pytest
     assert len(names) == 1
     (first / "pumps.csv").write_text((first / "pumps.csv").read_text().replace("0.7", "0.8"))
     assert store.run_folder(Cell(str(first / "own.toml"))).name not in names
+
+
+POLICY = (Path(__file__).parents[2] / "examples" / "epsilon_greedy.py").read_text()
+
+
+def test_an_edited_policy_has_another_key(
+    write_module: Callable[[str, str], Trust], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So has an edited module that the policy imports."""
+    monkeypatch.setattr(CellStore, "dictionary", lambda self, experiment: (None, "revision"))
+
+    def key() -> str:
+        monkeypatch.delitem(sys.modules, "edited_policy", raising=False)
+        store = CellStore(tmp_path / "cells", run=False, progress=False, trust=trust)
+        return store.run_folder(Cell("digits", "edited_policy:algorithm")).name
+
+    write_module("helper_of_policy", "SHARE = 0.1\n")
+    trust = write_module("edited_policy", POLICY + "\nimport helper_of_policy\n")
+    keys = [key(), key()]
+    assert keys[0] == keys[1]
+    write_module("helper_of_policy", "SHARE = 0.2\n")
+    keys.append(key())
+    write_module("edited_policy", POLICY.replace("argmin", "argmax") + "\nimport helper_of_policy\n")
+    keys.append(key())
+    assert len(set(keys)) == 3
+
+
+FACTORY = """
+from torch import nn
+def small(width): return nn.Sequential(nn.Linear(3, width), nn.{0}(), nn.Linear(width, 1))
+"""
+
+
+def test_edited_factories_and_costs_have_another_key(
+    write_module: Callable[[str, str], Trust], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trust = write_module("own_networks", FACTORY.format("ReLU"))
+    folder = tmp_path / "models"
+    names = {f"net{k}": ("own_networks:small", {"width": 3 + k}) for k in range(3)}
+    built = {
+        name: load_object(reference, field="x", trusted=trust)(**options)
+        for name, (reference, options) in names.items()
+    }
+    Dictionary.from_modules(built, task="regression", architectures=names).write(folder)
+    rows = [f"{pump},{step / 10},{step % 3},{step % 2},0.1" for pump in range(3) for step in range(8)]
+    (tmp_path / "pumps.csv").write_text("\n".join(["pump,heat,speed,flow,load", *rows]))
+    (tmp_path / "own.toml").write_text(
+        'summary = "pumps"\nbudget = "3"\nbandwidth = "50%"\nmodels = "models"\n'
+        '[stream]\nfile = "pumps.csv"\ntask = "regression"\ntarget = "load"\nclient = "pump"\n'
+    )
+
+    def key() -> str:
+        monkeypatch.delitem(sys.modules, "own_networks", raising=False)
+        store = CellStore(tmp_path / "cells", run=False, progress=False, trust=trust)
+        return store.run_folder(Cell(str(tmp_path / "own.toml"))).name
+
+    keys = [key(), key()]
+    assert keys[0] == keys[1]
+    write_module("own_networks", FACTORY.format("Tanh"))
+    keys.append(key())
+    index = json.loads((folder / "dictionary.json").read_text())
+    index["models"][0]["storage"] = 1000
+    (folder / "dictionary.json").write_text(json.dumps(index))
+    keys.append(key())
+    assert len(set(keys)) == 3
+
+
+def test_an_edited_dataset_is_not_looked_up_in_the_cache(
+    write_module: Callable[[str, str], Trust], tmp_path: Path
+) -> None:
+    text = 'summary = "own"\nbudget = "3"\nbandwidth = "50%"\nclients = 2\nrounds = 3\ndataset = "own_data:dataset"\n'
+    (tmp_path / "own.toml").write_text(
+        text + '[pretraining]\nepochs = 1\nbatch_size = 2\n[[pretraining.networks]]\nname = "a"\n'
+        'architecture = "own_nets:small"\n[pretraining.networks.options]\n'
+    )
+    experiment = load_experiment(str(tmp_path / "own.toml"))
+    folders = set()
+    for module, number in (("own_data", 1), ("own_nets", 1), ("own_data", 2), ("own_nets", 2)):
+        trust = write_module(module, f"dataset = small = {number}\n")
+        folders.add(dictionary_folder(experiment, "own", trust))
+    assert len(folders) == 4
+    digits = load_experiment("digits")
+    assert dictionary_folder(digits, "digits", trust) == dictionary_folder(digits, "digits")

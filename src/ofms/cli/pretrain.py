@@ -24,7 +24,7 @@ def command(experiment: str, out: str | None, trust: tuple[str, ...], workers: i
     from ofms.runs.folder import require_free
 
     loaded, trusted = load_experiment(experiment), trust_of(trust)
-    folder = Path(out) if out is not None else dictionary_folder(loaded, experiment)
+    folder = Path(out) if out is not None else dictionary_folder(loaded, experiment, trusted)
     if (folder / INDEX).exists():
         Dictionary.read(folder, trust=loaded.trusted() | trusted)
         click.echo(f"{folder} already holds a dictionary; name another --out, or remove it to train again")

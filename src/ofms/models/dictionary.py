@@ -127,6 +127,15 @@ class Dictionary:
                 digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
 
+    def deviations(self) -> list[str]:
+        """Costs and fine-tuned parameters that are not the defaults, which the revision does not cover."""
+        entries = [model.entry("") for model in self.models]
+        return [
+            f"{each.name}: {each.storage}, {each.upload}, {each.trainable}"
+            for each in entries
+            if any(value is not None for value in (each.storage, each.upload, each.trainable))
+        ]
+
     def require_sound(self, source: str) -> None:
         """Reject fewer than two models, ambiguous names, and tensors that are not finite real numbers."""
         names = [model.name for model in self.models]

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
-from ofms.plugins import NO_TRUST, Trust
+from ofms.plugins import NO_TRUST, Trust, source_key
 from ofms.reproduction.curves import CurveStore
 from ofms.runs.cell_file import content_key, write_cell
 from ofms.runs.config import Experiment, RunConfig, load_experiment
@@ -132,17 +132,24 @@ class CellStore:
         """Whether an experiment's dictionary exists, so that nothing has to be pre-trained."""
         loaded = self._prepare(load_experiment(experiment))
         named = self.models.get(experiment, loaded.models)
-        return named is not None or dictionary_folder(loaded, experiment).exists()
+        return named is not None or dictionary_folder(loaded, experiment, self.trust).exists()
 
     def dictionary(self, experiment: str) -> tuple[Dictionary, str]:
-        """An experiment's dictionary and its revision; pre-trained if it is missing."""
+        """An experiment's dictionary and what identifies it, its revision; pre-trained if it is missing.
+
+        The user's own architectures, costs and patterns of fine-tuned parameters are part of what identifies it.
+        """
         if experiment not in self._dictionaries:
             loaded = self._prepare(load_experiment(experiment))
             config = msgspec.structs.replace(
                 self.config(Cell(experiment)), models=self.models.get(experiment, loaded.models)
             )
             dictionary = find_dictionary(loaded, config, progress=self.progress)
-            self._dictionaries[experiment] = dictionary, dictionary.revision()
+            code = source_key((model.architecture for model in dictionary.models), config.trusted())
+            self._dictionaries[experiment] = (
+                dictionary,
+                " ".join([dictionary.revision(), *code, *dictionary.deviations()]),
+            )
         return self._dictionaries[experiment]
 
     def run_folder(self, cell: Cell) -> Path:
@@ -155,6 +162,7 @@ class CellStore:
         made = [config.identity(), self.dictionary(cell.experiment)[1], cell.loopback]
         if config.stream is not None:
             made.append(config.stream.fingerprint())
+        made += source_key([config.policy, config.dataset or ""], config.trusted())
         policy = cell.policy.replace(":", ".")
         return self.folder / f"{Path(cell.experiment).stem}-{policy}-seed{cell.seed}-{content_key(made)}.json"
 

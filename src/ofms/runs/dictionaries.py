@@ -15,7 +15,7 @@ from ofms.data.stream import Task
 from ofms.models.dictionary import INDEX, Dictionary
 from ofms.models.pretrain import pretrain
 from ofms.models.training import Recipe
-from ofms.plugins import NO_TRUST, Trust
+from ofms.plugins import NO_TRUST, Trust, source_key
 from ofms.runs.config import Experiment, RunConfig, load_experiment
 from ofms.storage.files import require_writable
 from ofms.storage.locks import FolderLock
@@ -28,9 +28,17 @@ def task_of(experiment: Experiment, trust: Trust = NO_TRUST) -> Task:
     return load_dataset(str(experiment.dataset), experiment.trusted() | trust).task
 
 
-def dictionary_folder(experiment: Experiment, name: str) -> Path:
-    """The cache folder of an experiment's dictionary; its name depends on the dataset and the pre-training."""
-    made = msgspec.json.encode([experiment.dataset, experiment.pretraining], order="deterministic")
+def dictionary_folder(experiment: Experiment, name: str, trust: Trust = NO_TRUST) -> Path:
+    """The cache folder of an experiment's dictionary; its name depends on the dataset and the pre-training.
+
+    Also on the source of a dataset and of architectures of the user's own; `trust` says where it is.
+    """
+    networks = [] if experiment.pretraining is None else experiment.pretraining.networks
+    names = [str(experiment.dataset), *(str(network.get("architecture")) for network in networks)]
+    if experiment.pretraining is not None:
+        names.append(str(experiment.pretraining.common.get("architecture")))
+    parts = [experiment.dataset, experiment.pretraining, *source_key(names, experiment.trusted() | trust)]
+    made = msgspec.json.encode(parts, order="deterministic")
     return cache_folder() / "models" / f"{Path(name).stem}-{hashlib.sha256(made).hexdigest()[:8]}"
 
 
@@ -44,7 +52,7 @@ def find_dictionary(experiment: Experiment | None, config: RunConfig, *, progres
         return Dictionary.read(config.models, trust=trust)
     if experiment is None:
         experiment = load_experiment(config.experiment)
-    folder = dictionary_folder(experiment, config.experiment)
+    folder = dictionary_folder(experiment, config.experiment, trust)
     if not folder.exists():
         train_dictionary(experiment, config.experiment, folder, trust=trust, progress=progress)
     return Dictionary.read(folder, trust=trust)
