@@ -188,6 +188,19 @@ def test_outputs_of_removed_models_are_kept_for_late_labels(device: Device, coor
         assert set(np.flatnonzero(gained[0])) == set(held), "losses of the removed models are learnt"
 
 
+def test_inputs_of_any_kind(device: Device) -> None:
+    x = [0.3, -0.2, 0.9]
+    expected = device.predict(np.array(x)).value
+    tensor = torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    inputs: list[Any] = [torch.tensor(x), tensor, x, np.ma.array(x)]
+    for each in inputs:
+        assert device.predict(each).value == pytest.approx(expected)
+    with pytest.raises(ofms.InvalidInput, match=r"input = masked: see index \[1\]"):
+        device.predict(np.ma.array(x, mask=[False, True, False]))
+    with pytest.raises(ofms.InvalidInput, match="input = <U1: give an array of real numbers"):
+        device.predict(np.array(["a", "b", "c"]))
+
+
 def test_a_client_half_that_breaks_a_rule_rejects_the_grant(
     device: Device, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
+from ofms.data.arrays import real_array
 from ofms.device.errors import NotReady
 from ofms.device.held_models import HeldModels
 from ofms.device.journal_records import Labelled, Predicted
@@ -167,7 +168,7 @@ class Device:
     def predict(self, x: AnyArray) -> Prediction:
         """Predict immediately with the models held."""
         # A copy: the caller may reuse its array before the label arrives.
-        x = np.array(x, dtype=np.float32, ndmin=1)
+        x = np.array(real_array("input", x), dtype=np.float32, ndmin=1)
         # The sum is a cheap first test; a finite input whose sum overflows needs the second one.
         if not math.isfinite(x.sum()) and not np.isfinite(x).all():
             raise InvalidInput("input", "not finite", "give finite numbers")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import safetensors.torch
@@ -66,8 +66,14 @@ class Dictionary:
         trainable
             Patterns of the names of fine-tuned parameters; all by default.
         """
+        if not hasattr(modules, "items"):
+            raise InvalidInput(
+                "modules", type(modules).__name__, "give networks by name, as in {'small': network, ...}"
+            )
         models = []
         for name, module in modules.items():
+            if not isinstance(name, str) or not isinstance(module, nn.Module):
+                raise InvalidInput("modules", f"{name}: {type(module).__name__}", "give torch.nn.Modules by name")
             architecture, options = (architectures or {}).get(name, ("", {}))
             tensors = {key: tensor.detach().clone() for key, tensor in stored_tensors(module).items()}
             entry = ModelEntry(name, architecture, dict(options), f"{name}.safetensors")
@@ -138,6 +144,8 @@ class Dictionary:
 
     def require_sound(self, source: str) -> None:
         """Reject fewer than two models, ambiguous names, and tensors that are not finite real numbers."""
+        if self.task not in get_args(Task):
+            raise InvalidInput("task", self.task, f"{source}: use {' or '.join(get_args(Task))}")
         names = [model.name for model in self.models]
         if len(names) < 2:
             raise InvalidInput("models", len(names), f"{source}: selection needs at least 2")

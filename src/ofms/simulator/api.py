@@ -23,6 +23,18 @@ from ofms.runs.folder import CONFIG, new_run_folder, require_free, unfinished_ru
 from ofms.runs.resolution import change, resolve
 from ofms.runs.result import Result
 from ofms.runs.trackers import require_tracker
+from ofms.simulator.arguments import (
+    Models,
+    count_of,
+    dictionary_of,
+    flag_of,
+    path_of,
+    plain_values,
+    require_models,
+    seconds_of,
+    stream_of,
+    trusted_packages,
+)
 from ofms.simulator.running import run
 
 CHECKPOINT_SECONDS = 30.0
@@ -30,10 +42,10 @@ _DEFAULT, _OWN_STREAM = "digits", "own stream"
 
 
 def simulate(
-    experiment: str = _DEFAULT,
+    experiment: str | os.PathLike[str] = _DEFAULT,
     *,
     policy: str | None = None,
-    models: Dictionary | str | os.PathLike[str] | None = None,
+    models: Models | None = None,
     stream: Stream | None = None,
     out: str | os.PathLike[str] | bool = False,
     loopback: bool = False,
@@ -56,9 +68,10 @@ def simulate(
     policy
         A name from `ofms list`, `ofms.policies.DEFAULT` if it is not given; or your own as `package.module:name`.
     models
-        A dictionary or its folder; by default the experiment's own, which is pre-trained and cached if it is missing.
+        A dictionary or its folder, or networks by name, or a list of networks; by default the experiment's own, which
+        is pre-trained and cached if it is missing.
     stream
-        The clients' samples, instead of the experiment's dataset.
+        The clients' samples, NumPy arrays or tensors, instead of the experiment's dataset.
     out
         A folder for the run; True for a new one under `runs`; False to write nothing.
     loopback
@@ -96,19 +109,27 @@ def simulate(
     >>> result.score.shape, result.metric
     ((3,), 'mse')
     """
-    given = {key: value for key, value in given.items() if key not in RUN_FIELDS or value is not None}
-    trusted = trust_of(trust)
-    checkpoint = CHECKPOINT_SECONDS if checkpoint is None else checkpoint
-    if not checkpoint >= 0:
-        raise InvalidInput("checkpoint", checkpoint, "give the seconds between checkpoints, or 0 for one per exchange")
+    given = plain_values({key: value for key, value in given.items() if key not in RUN_FIELDS or value is not None})
+    experiment = path_of("experiment", experiment, "give a name from `ofms list`, or a TOML file")
+    if policy is not None and not isinstance(policy, str):
+        raise InvalidInput("policy", type(policy).__name__, "give its name, or your own as package.module:name")
+    trusted, workers = trusted_packages(trust), count_of("workers", workers)
+    loopback, progress, cache = flag_of("loopback", loopback), flag_of("progress", progress), flag_of("cache", cache)
+    checkpoint = seconds_of("checkpoint", CHECKPOINT_SECONDS if checkpoint is None else checkpoint)
+    require_models(models)
+    stream = None if stream is None else stream_of(stream)
+    if not isinstance(out, bool):
+        out = path_of("out", out, "name a folder; True for a new one under `runs`, False to write nothing")
+    if resume is not None:
+        resume = path_of("resume", resume, "name the folder of an interrupted run")
     if tracker is not None:
         require_tracker(tracker)
         if out is False and resume is None:
             raise InvalidInput("tracker", tracker, "it needs a run that is written; set out=True or name a folder")
     if resume is not None:
         _require_only_resume(policy, loopback, out, given)
-        experiment = os.fspath(Path(os.fspath(resume)) / CONFIG)
-        unfinished_run(Path(os.fspath(resume)))
+        experiment = os.fspath(Path(resume) / CONFIG)
+        unfinished_run(Path(resume))
     if stream is not None and models is None:
         raise InvalidInput("models", None, "a stream of your own needs a dictionary; give its folder or a Dictionary")
     if isinstance(models, str | os.PathLike):
@@ -125,7 +146,7 @@ def simulate(
     if loopback:
         config = msgspec.structs.replace(config, loopback=True)
     if not isinstance(out, bool):
-        require_free(Path(os.fspath(out)))
+        require_free(Path(out))
     size = {"clients": config.clients, "rounds": config.rounds}
     if config.drift is not None and stream is not None:
         raise InvalidInput("drift", config.drift, "give a stream that drifts, with its changes; leave drift out")
@@ -144,12 +165,15 @@ def simulate(
         )
     else:
         stream = stream.part(config.clients, config.rounds)
-    dictionary = models if isinstance(models, Dictionary) else find_dictionary(loaded, config, progress=progress)
+    if models is None or isinstance(models, str | os.PathLike):
+        dictionary = find_dictionary(loaded, config, progress=progress)
+    else:
+        dictionary = dictionary_of(models, stream.task)
     fleet = config.fleet(dictionary.catalogue())
     built = build_policy(config.policy, config.policy_settings(), fleet, config.trusted())
-    folder = Path(os.fspath(resume)) if resume is not None else None
+    folder = Path(resume) if resume is not None else None
     if folder is None and out is not False:
-        folder = new_run_folder(None if out is True else os.fspath(out), config)
+        folder = new_run_folder(None if out is True else str(out), config)
     return run(
         config,
         built,
