@@ -136,5 +136,19 @@ def print_report(runs: Sequence[Path], out: Path | None, names: Sequence[str] = 
 
     try:
         click.echo(f"report: {write_report(runs, out, names)}")
+        print_mixed_bounds(runs, names)
     except InvalidInput as error:
         click.echo(f"no report: {error.remedy}", err=True)
+
+
+def print_mixed_bounds(runs: Sequence[Path], names: Sequence[str] = ()) -> None:
+    """Warn about runs on one page whose regrets are not comparable."""
+    from dataclasses import replace
+
+    from ofms.runs.result import Result
+    from ofms.runs.warning_lines import mixed_bounds
+
+    loaded = [Result.load(run) for run in runs]
+    named = [replace(run, name=name) for run, name in zip(loaded, names, strict=True)] if names else loaded
+    for line in mixed_bounds(named):
+        click.echo(f"warning: {line}", err=True)

@@ -17,6 +17,8 @@ import click
 )
 def command(runs: tuple[Path, ...], out: Path | None) -> None:
     """Write one self-contained HTML page of one or several runs."""
+    from ofms.cli.options import print_mixed_bounds
     from ofms.report.page import write_report
 
     click.echo(f"report: {write_report(runs, out)}")
+    print_mixed_bounds(runs)

@@ -8,6 +8,8 @@ from ofms.core.errors import InvalidInput
 from ofms.core.typing import Floats
 
 BOUNDS = ("clip", "saturate", "raw")
+# A bounded loss from here on is at its bound: clipped, or of a right class that had less than 1 %.
+SATURATED = 0.99
 
 
 def selection_loss(losses: Floats, bound: str) -> Floats:

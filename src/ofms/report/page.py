@@ -18,6 +18,7 @@ from ofms.runs.formatting import DRIFT_HEADER, format_bound, format_drift, forma
 from ofms.runs.loading import load_preset
 from ofms.runs.result import Result
 from ofms.runs.units import human_bytes
+from ofms.runs.warning_lines import mixed_bounds
 from ofms.storage.files import require_writable, write_whole
 
 NAME = "report.html"
@@ -64,12 +65,19 @@ def render(runs: Sequence[Result]) -> str:
     return template.render(
         title=f"{first.policy} on {first.experiment}" if one else "Runs side by side",
         subtitle=subtitle + (f"{_preset(runs[0])}, seed {first.seed}" if one else ""),
+        warnings=_warnings(runs),
         headline=headline(runs[0]),
         table=figures_table(runs),
         sections=_sections(runs),
         weights=[_weights(run) for run in runs],
         runs=[_facts(run) for run in runs],
     )
+
+
+def _warnings(runs: Sequence[Result]) -> list[str]:
+    """The warnings of each run, and those about runs side by side."""
+    own = [(run.name, line) for run in runs for line in run.figures.get("warnings", ())]
+    return [line if len(runs) == 1 else f"{name}: {line}" for name, line in own] + mixed_bounds(runs)
 
 
 def _preset(run: Result) -> str:

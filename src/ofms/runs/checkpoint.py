@@ -21,9 +21,10 @@ import safetensors.numpy
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.core.version import __version__
+from ofms.runs.config import RunConfig, without_nothing
 from ofms.storage.files import require_writable, write_whole
 
-FOLDER, LATEST = "checkpoint", "latest.json"
+CONFIG, FOLDER, LATEST = "config.toml", "checkpoint", "latest.json"
 # Checkpoints take at most this share of a run's time.
 _MOST_TIME = 0.02
 
@@ -54,6 +55,7 @@ class Latest(msgspec.Struct, kw_only=True, frozen=True):
     stream: str
     values: dict[str, Any]
     file: str
+    config: dict[str, Any] = {}
 
 
 class Checkpoints:
@@ -65,10 +67,15 @@ class Checkpoints:
         Seconds between checkpoints; more if writing one takes longer than 2 % of that.
     parts
         The parts of the run, by name.
+    config
+        The run's configuration, with which it must be resumed.
     """
 
-    def __init__(self, run: Path, every: float, parts: Mapping[str, Flattenable], inputs: Inputs) -> None:
+    def __init__(
+        self, run: Path, every: float, parts: Mapping[str, Flattenable], inputs: Inputs, config: RunConfig
+    ) -> None:
         self.folder, self.every, self.parts, self.inputs = run / FOLDER, every, parts, inputs
+        self.config = comparable(config)
         self._last = time.perf_counter()
         self._cost = 0.0
 
@@ -92,6 +99,7 @@ class Checkpoints:
             stream=self.inputs.stream,
             values=values,
             file=f"{rounds}.safetensors",
+            config=self.config,
         )
         require_writable(self.folder)
         write_whole(self.folder / latest.file, safetensors.numpy.save(arrays))
@@ -129,6 +137,30 @@ def restore(run: Path, parts: Mapping[str, Flattenable], inputs: Inputs) -> tupl
         return latest.rounds, float(latest.values["seconds"])
     except (KeyError, ValueError, TypeError) as error:
         raise InvalidInput("resume", run, f"its checkpoint does not match the run ({error}); start a new run") from None
+
+
+def comparable(config: RunConfig) -> dict[str, Any]:
+    """The fields of a configuration by path, without those that only say where files are: their content is compared."""
+    values = without_nothing(msgspec.to_builtins(config))
+    nested = {key: value for key, value in values.items() if isinstance(value, dict) and key != "trust"}
+    flat = {key: value for key, value in values.items() if not isinstance(value, dict) and key != "models"}
+    flat |= {f"{key}.{name}": value for key, table in nested.items() for name, value in table.items()}
+    flat.pop("stream.file", None)
+    return flat
+
+
+def require_same_config(run: Path, config: RunConfig) -> None:
+    """Reject a configuration that was edited after the run's last checkpoint, by field."""
+    try:
+        then = msgspec.json.decode((run / FOLDER / LATEST).read_bytes(), type=dict[str, Any]).get("config")
+    except (OSError, msgspec.DecodeError):
+        return  # No checkpoint, or one that cannot be read, as `restore` says.
+    # Through JSON, as the other: lists for tuples.
+    now = msgspec.json.decode(msgspec.json.encode(comparable(config)), type=dict[str, Any])
+    for field in sorted(now.keys() | then.keys()) if then else []:
+        if now.get(field) != then.get(field):
+            remedy = f"the run began with {then.get(field)}; set it back in {run / CONFIG}, or start a new run"
+            raise InvalidInput(field, now.get(field), remedy)
 
 
 def read_checkpoint(run: Path) -> tuple[Latest, dict[str, AnyArray]] | None:

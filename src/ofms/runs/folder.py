@@ -81,7 +81,8 @@ class RunFolder:
         self._lock = FolderLock(path)
         try:
             self.lines = _first_lines(path, rounds)
-            write_whole(path / CONFIG, config.to_toml().encode())
+            if not (path / CONFIG).exists():  # A resumed run keeps its own.
+                write_whole(path / CONFIG, config.to_toml().encode())
             write_whole(path / METRICS, b"".join(msgspec.json.encode(line) + b"\n" for line in self.lines))
             self._metrics: IO[bytes] = open(path / METRICS, "ab")  # noqa: SIM115
         except BaseException:

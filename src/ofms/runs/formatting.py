@@ -12,6 +12,7 @@ import numpy as np
 from ofms.core.typing import Floats
 from ofms.drawing.charts import Curve, draw_curves
 from ofms.drawing.tables import format_table
+from ofms.runs.warning_lines import mixed_bounds
 
 if TYPE_CHECKING:
     from ofms.runs.result import Result
@@ -91,7 +92,7 @@ def comparison_table(rows: Sequence[tuple[str, Result]], reference: Result) -> s
         drifts = [format_drift(result) for _, result in rows]
         cells = [[*cell, *drift] for cell, drift in zip_longest(cells, drifts, fillvalue=["", ""])]
     table = format_table(header, cells)
-    if len({result.config.settings.get("loss_bound") for _, result in rows}) > 1:
+    if mixed_bounds([result for _, result in rows]):
         table += "\n(regret is in each run's own selection loss, bounded or raw)"
     return table
 
@@ -100,7 +101,8 @@ def result_table(result: Result) -> str:
     """The table of one run."""
     table = comparison_table([(result.config.policy, result)], result)
     reason = result.figures["not_covered"]
-    return f"{table}\nbound not covered: {reason}" if reason else table
+    lines = [f"bound not covered: {reason}"] if reason else []
+    return "\n".join([table, *lines, *(f"warning: {line}" for line in result.figures.get("warnings", ()))])
 
 
 def regret_curve(name: str, result: Result) -> Curve:

@@ -15,7 +15,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Floats
 from ofms.drawing.charts import Curve, curves_figure
 from ofms.runs.config import RunConfig
-from ofms.runs.figures import best_score, config_figures, drift_figures, mean_of, phase_mean
+from ofms.runs.figures import best_score, config_figures, mean_of, phase_mean
 from ofms.runs.folder import RunFolder, read_run_folder, require_free
 from ofms.runs.formatting import REGRET_LABEL, regret_curve, result_table
 from ofms.runs.rounds import columns_of, lines_of
@@ -73,7 +73,7 @@ class Result:
         revision: str,
         models: Sequence[str],
         seconds: float,
-        changes: Sequence[int] = (),
+        further: Mapping[str, Any],
         folder: Path | None = None,
     ) -> Result:
         """The result of a simulation, from its measured arrays.
@@ -86,8 +86,8 @@ class Result:
             [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
         revision, models
             Fingerprint of the dictionary and its models' names, in the order of every array's last axis.
-        changes
-            The rounds (from 0) in which the stream changes.
+        further
+            Other figures, such as warnings.
         """
         arrays = dict(clients) | ({} if bound is None else {"bound": bound})
         scores = arrays.get("model_score")
@@ -112,7 +112,7 @@ class Result:
             "client_seconds": mean_of(arrays.get("seconds")),
             "folder": None if folder is None else str(folder),
         }
-        figures |= drift_figures(config, arrays, changes)
+        figures |= further
         name = config.policy if folder is None else folder.name
         return cls(config, figures, arrays, columns, dict(history), folder, name)
 

@@ -17,6 +17,7 @@ from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST, Trust, trust_of
 from ofms.policies import DEFAULT
 from ofms.policies.registry import build_policy
+from ofms.runs.checkpoint import require_same_config
 from ofms.runs.config import RUN_FIELDS, Experiment, RunConfig, load_experiment, load_run
 from ofms.runs.dictionaries import find_dictionary, task_of
 from ofms.runs.folder import CONFIG, new_run_folder, require_free, unfinished_run
@@ -138,6 +139,8 @@ def simulate(
     repeated = load_run(experiment)
     if repeated is not None:
         loaded, config = None, change(repeated, given, policy, trusted)
+        if resume is not None:
+            require_same_config(Path(resume), config)
         if stream is None and config.experiment == _OWN_STREAM:
             raise InvalidInput("stream", None, "the run used a stream of your own; give it again")
     else:

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from ofms.core.regret import ClientRegret
-from ofms.core.selection_loss import selection_loss
+from ofms.core.selection_loss import SATURATED, selection_loss
 from ofms.core.typing import AnyArray
 from ofms.simulator.exchange import Exchange
 
 Line = dict[str, Any]
+# In the order of `Measurement.add`, so that the file of a resumed run has the same bytes.
+_KEPT = ("score", "regret", "round", "probability", "held", "prediction_weights")
 _SUMS = ("score", "frozen_score", "model_score", "down", "up", "most_held", "held_rounds", "predicted_share")
 
 
@@ -26,6 +28,7 @@ class Measurement:
         self.history = min(history, clients)
         self._kept: dict[str, list[AnyArray]] = {}
         self.rounds = 0
+        self.saturated = 0
         self.score = np.zeros(clients)
         self.frozen_score = np.zeros(clients)
         self.has_frozen = False
@@ -41,6 +44,9 @@ class Measurement:
         """Add an exchange; return one record per round."""
         client_losses = selection_loss(exchange.client_losses, self.loss_bound)
         losses = selection_loss(exchange.losses, self.loss_bound)
+        if self.loss_bound != "raw":
+            predicting = exchange.plan.prediction_weights[:, None] > 0
+            self.saturated += int((client_losses >= SATURATED).all(axis=2, where=predicting).sum())
         traffic = exchange.traffic
         self.down += traffic.down
         self.up += traffic.up
@@ -119,7 +125,7 @@ class Measurement:
         arrays = {name: getattr(self, name) for name in _SUMS}
         arrays |= {"incurred": self.regret.incurred, "hindsight": self.regret.hindsight}
         kept = {f"kept.{name}": np.stack(values) for name, values in self._kept.items()}
-        return arrays | kept, {"rounds": self.rounds, "has_frozen": self.has_frozen}
+        return arrays | kept, {"rounds": self.rounds, "has_frozen": self.has_frozen, "saturated": self.saturated}
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         """Continue from flattened arrays and values."""
@@ -128,10 +134,14 @@ class Measurement:
                 raise ValueError(f"{name} has shape {list(arrays[name].shape)}")
             setattr(self, name, arrays[name])
         self.regret = ClientRegret(arrays["incurred"], arrays["hindsight"])
-        self._kept = {
-            name.removeprefix("kept."): list(array) for name, array in arrays.items() if name.startswith("kept.")
-        }
+        self._kept = {name: list(arrays[f"kept.{name}"]) for name in _KEPT if f"kept.{name}" in arrays}
         self.rounds, self.has_frozen = int(values["rounds"]), bool(values["has_frozen"])
+        self.saturated = int(values.get("saturated", 0))
+
+    @property
+    def saturated_share(self) -> float:
+        """The share of samples on which the losses of all predicting models reach their bound."""
+        return self.saturated / (self.score.size * max(1, self.rounds))
 
     def per_client(self) -> dict[str, AnyArray]:
         """Arrays with a leading client axis."""

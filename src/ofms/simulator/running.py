@@ -14,10 +14,12 @@ from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
 from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, restore
 from ofms.runs.config import RunConfig
+from ofms.runs.figures import drift_figures
 from ofms.runs.folder import RunFolder
 from ofms.runs.observers import CheckpointObserver, Observer
 from ofms.runs.result import Result
 from ofms.runs.trackers import start_tracker
+from ofms.runs.warning_lines import run_warnings
 from ofms.simulator.drift import DriftMeasurement
 from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.progress import Progress
@@ -83,7 +85,7 @@ def run(
         if progress:
             observers.append(stack.enter_context(Progress(policy.name, metric, config.rounds, before=lines)))
         if folder is not None:
-            checkpoints = Checkpoints(folder, checkpoint, parts, inputs)
+            checkpoints = Checkpoints(folder, checkpoint, parts, inputs, config)
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
         for exchange in simulation.exchanges():
@@ -94,10 +96,19 @@ def run(
             for observer in observers:
                 observer.on_rounds(new)
         drift_arrays = {} if drift is None else drift.per_client(measurement.regret.incurred)
+        clients = measurement.per_client() | drift_arrays | {"budget": fleet.budgets} | simulation.client_figures()
+        warnings = run_warnings(
+            metric=metric,
+            rounds=config.rounds,
+            loss_bound=policy.loss_bound,
+            local=policy.local,
+            saturated=measurement.saturated_share,
+            clients=clients,
+        )
         result = Result.from_measurement(
             config,
             metric=metric,
-            clients=measurement.per_client() | drift_arrays | {"budget": fleet.budgets} | simulation.client_figures(),
+            clients=clients,
             history=measurement.first_clients(),
             lines=lines,
             seconds=time.perf_counter() - began,
@@ -105,7 +116,8 @@ def run(
             not_covered=policy.not_covered,
             revision=fleet.catalogue.revision,
             models=fleet.catalogue.names,
-            changes=stream.changes,
+            further=drift_figures(config, clients, stream.changes)
+            | {"loss_bound": policy.loss_bound, "warnings": warnings},
             folder=folder,
         )
         for observer in observers:

@@ -1,0 +1,84 @@
+"""Warnings about a run whose figures say less than they seem to: one line each, in the summary, tables and pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ofms.core.typing import AnyArray
+from ofms.policies.local_updates import LocalUpdate
+
+if TYPE_CHECKING:
+    from ofms.runs.result import Result
+
+# Of the samples; more of them at the bound hide what differs between models.
+_MOST_SATURATED = 0.1
+_STANDARD_ERRORS = 2.0
+
+
+def run_warnings(
+    *,
+    metric: str,
+    rounds: int,
+    loss_bound: str,
+    local: LocalUpdate | None,
+    saturated: float,
+    clients: Mapping[str, AnyArray],
+) -> list[str]:
+    """The warnings of one run.
+
+    Parameters
+    ----------
+    local
+        How its clients fine-tune.
+    saturated
+        The share of samples on which the losses of all predicting models reach their bound.
+    clients
+        Its arrays by client.
+    """
+    lines = []
+    if saturated > _MOST_SATURATED:
+        lines.append(
+            f"losses reach their bound ({loss_bound}) on {100 * saturated:.0f} % of the samples, which then say little "
+            "about the models: scale the targets, or choose another loss_bound"
+        )
+    if local is not None and local.rate > 0 and local.warm_up >= rounds:
+        lines.append(
+            f"warm_up = {local.warm_up}, but the run has {rounds} rounds: nothing is fine-tuned; lower it, "
+            "or run longer"
+        )
+    if "frozen_score" in clients:
+        lines += _worse_than_frozen(clients["score"], clients["frozen_score"], metric)
+    return lines
+
+
+def mixed_bounds(runs: Sequence[Result]) -> list[str]:
+    """A warning about runs whose regrets are sums of different losses, raw or bounded in different ways."""
+    by_bound: dict[str, list[str]] = {}
+    for run in runs:
+        if run.figures["regret"] is not None:
+            by_bound.setdefault(loss_bound_of(run), []).append(run.name)
+    if len(by_bound) < 2:
+        return []
+    listed = "; ".join(f"{bound}: {', '.join(names)}" for bound, names in sorted(by_bound.items()))
+    return [f"regrets are not comparable, because the losses are bounded differently ({listed})"]
+
+
+def loss_bound_of(run: Result) -> str:
+    """How a run's selection loss is bounded; runs of earlier versions tell it by their settings."""
+    return str(run.figures.get("loss_bound") or run.config.settings.get("loss_bound", "raw"))
+
+
+def _worse_than_frozen(score: AnyArray, frozen: AnyArray, metric: str) -> list[str]:
+    """Whether the mean difference over clients exceeds its noise, two standard errors."""
+    lost = frozen - score if metric == "accuracy" else score - frozen
+    noise = _STANDARD_ERRORS * float(lost.std(ddof=1)) / math.sqrt(lost.size) if lost.size > 1 else 0.0
+    if not np.isfinite(lost).all() or not float(lost.mean()) > noise:
+        return []
+    return [
+        f"fine-tuning makes predictions worse: {metric} {float(score.mean()):.4g}, with the frozen dictionary "
+        f"{float(frozen.mean()):.4g}; lower its rate, or set it to 0"
+    ]
