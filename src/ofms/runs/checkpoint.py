@@ -68,14 +68,19 @@ class Checkpoints:
     parts
         The parts of the run, by name.
     config
-        The run's configuration, with which it must be resumed.
+        The fields of the run's configuration, with which it must be resumed.
     """
 
     def __init__(
-        self, run: Path, every: float, parts: Mapping[str, Flattenable], inputs: Inputs, config: RunConfig
+        self,
+        run: Path,
+        every: float,
+        parts: Mapping[str, Flattenable],
+        inputs: Inputs,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder, self.every, self.parts, self.inputs = run / FOLDER, every, parts, inputs
-        self.config = comparable(config)
+        self.config = dict(config or {})
         self._last = time.perf_counter()
         self._cost = 0.0
 
@@ -152,12 +157,13 @@ def comparable(config: RunConfig) -> dict[str, Any]:
 def require_same_config(run: Path, config: RunConfig) -> None:
     """Reject a configuration that was edited after the run's last checkpoint, by field."""
     try:
-        then = msgspec.json.decode((run / FOLDER / LATEST).read_bytes(), type=dict[str, Any]).get("config")
+        latest = msgspec.json.decode((run / FOLDER / LATEST).read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
         return  # No checkpoint, or one that cannot be read, as `restore` says.
+    then: dict[str, Any] = latest.get("config") or {}
     # Through JSON, as the other: lists for tuples.
     now = msgspec.json.decode(msgspec.json.encode(comparable(config)), type=dict[str, Any])
-    for field in sorted(now.keys() | then.keys()) if then else []:
+    for field in sorted(now.keys() | then.keys()) if then else ():
         if now.get(field) != then.get(field):
             remedy = f"the run began with {then.get(field)}; set it back in {run / CONFIG}, or start a new run"
             raise InvalidInput(field, now.get(field), remedy)

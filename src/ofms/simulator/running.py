@@ -12,7 +12,7 @@ from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
-from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, restore
+from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, comparable, restore
 from ofms.runs.config import RunConfig
 from ofms.runs.figures import drift_figures
 from ofms.runs.folder import RunFolder
@@ -85,7 +85,7 @@ def run(
         if progress:
             observers.append(stack.enter_context(Progress(policy.name, metric, config.rounds, before=lines)))
         if folder is not None:
-            checkpoints = Checkpoints(folder, checkpoint, parts, inputs, config)
+            checkpoints = Checkpoints(folder, checkpoint, parts, inputs, comparable(config))
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
         for exchange in simulation.exchanges():
