@@ -12,16 +12,16 @@ import inspect
 import re
 import sys
 import sysconfig
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
 from ofms.core.errors import InvalidInput
+from ofms.core.failures import describe_failure
 
 SYNTAX = "package.module:name"
 _REFERENCE = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
@@ -181,7 +181,9 @@ def load_object(reference: str, *, field: str, trusted: Trust) -> Any:
     module_name, name = match["module"], match["name"]
     if not trusted.covers(module_name):
         raise _untrusted(field, reference, module_name)
-    with _on_path(trusted.folders):
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        raise InvalidInput(field, reference, f"{module_name} is a module of Python itself; give your file another name")
+    with _found_first(trusted):
         module = _import(module_name, field, reference)
     try:
         found = getattr(module, name)
@@ -210,29 +212,29 @@ def _import(module: str, field: str, reference: str) -> Any:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             where = "in the current folder, the experiment's folder, or the installed packages"
             raise InvalidInput(field, reference, f"there is no module {error.name} {where}") from None
-        raise InvalidInput(field, reference, _failure(error)) from None
+        raise InvalidInput(field, reference, describe_failure(error)) from error
     except (Exception, SystemExit) as error:  # A plug-in may raise anything.
-        raise InvalidInput(field, reference, _failure(error)) from None
+        raise InvalidInput(field, reference, describe_failure(error)) from error
 
 
-def _failure(error: BaseException) -> str:
-    """Where and why an import failed, in one line."""
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    last = frames[-1]
-    return f"{last.filename}, line {last.lineno}: {reason}"
+class _TrustedFinder:
+    """Finds trusted packages in their folders before anywhere else; no file there replaces another module."""
+
+    def __init__(self, trusted: Trust) -> None:
+        self._names = {package.partition(".")[0] for package in trusted.packages} - sys.stdlib_module_names
+        self._folders = [*trusted.folders]
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, self._folders) if path is None and name in self._names else None
 
 
 @contextmanager
-def _on_path(folders: Iterable[str]) -> Iterator[None]:
-    """Put folders at the front of Python's path during an import, and at its end afterwards."""
-    added = [folder for folder in folders if folder not in sys.path]
-    sys.path[:0] = added
+def _found_first(trusted: Trust) -> Iterator[None]:
+    """Import trusted packages from their folders, and what they import from there if it is nowhere else."""
+    finder = _TrustedFinder(trusted)
+    sys.meta_path.insert(0, finder)
+    sys.path += [folder for folder in trusted.folders if folder not in sys.path]
     try:
         yield
     finally:
-        for folder in added:
-            sys.path.remove(folder)
-        sys.path += added
+        sys.meta_path.remove(finder)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ofms.cli import bounds, check, compare, data, deploy, listing, pretrain, report, reproduce, run
+from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
 from ofms.core.version import __version__
 
 __all__ = ["cli", "main"]
@@ -15,6 +16,7 @@ __all__ = ["cli", "main"]
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="ofms")
+@click.option(TRACEBACK, is_flag=True, expose_value=False, help="Print where an error comes from, not only its line.")
 def cli() -> None:
     """Online federated model selection and fine-tuning: the best model for every device, from a dictionary that is
     larger than any device's memory."""
@@ -35,9 +37,13 @@ def _main(arguments: list[str]) -> int:
 
     # Plug-ins may be in the current folder. It is searched last: no file in it replaces an installed module.
     sys.path[:] = [folder for folder in sys.path if folder not in ("", str(Path.cwd()))] + [""]
+    shown = TRACEBACK in arguments
+    arguments = [argument for argument in arguments if argument != TRACEBACK]
     try:
         cli.main(arguments, prog_name="ofms", standalone_mode=False)
     except (InvalidInput, NotFinite, ProcessEnded) as error:
+        if shown:
+            print_traceback(error)
         click.echo(f"ofms: {_one_line(str(error))}", err=True)
         return 2 if isinstance(error, InvalidInput) else 1
     except click.exceptions.NoArgsIsHelpError as error:
@@ -46,6 +52,8 @@ def _main(arguments: list[str]) -> int:
     except click.ClickException as error:
         click.echo(f"ofms: {_one_line(error.format_message())}", err=True)
         return 2
+    except Exception as error:
+        return report_failure(error, traceback=shown)
     except (click.Abort, KeyboardInterrupt) as error:
         # Click wraps an interruption in its own Abort.
         click.echo(f"ofms: {_one_line(str(error.__cause__ or error)) or 'interrupted'}", err=True)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ofms.core.errors import InvalidInput, NotFinite
+from ofms.core.failures import describe_failure
 from ofms.core.typing import Flags, Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
@@ -26,11 +27,11 @@ def require_fit(dictionary: Dictionary, stream: Stream) -> None:
         try:
             with torch.no_grad():
                 outputs = torch.func.functional_call(model.module, model.tensors, (inputs,))
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            reason = str(error).splitlines()[0]
+        except Exception as error:  # The user's own network may raise anything.
+            reason = describe_failure(error)
             shape = list(stream.x.shape[2:])
             remedy = f"it does not accept samples of shape {shape} ({reason})"
-            raise InvalidInput("models", model.name, remedy) from None
+            raise InvalidInput("models", model.name, remedy) from error
         if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or outputs.shape[0] != 2:
             found = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
             raise InvalidInput("models", model.name, f"two samples must yield a tensor [2, outputs], not {found}")

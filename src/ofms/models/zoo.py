@@ -9,6 +9,7 @@ from typing import Any, cast
 from torch import nn
 
 from ofms.core.errors import InvalidInput
+from ofms.core.failures import describe_failure
 from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object
 
 Factory = Callable[..., nn.Module]
@@ -101,10 +102,10 @@ def build_module(architecture: str, options: Mapping[str, Any], trust: Trust = N
         raise
     except Exception as error:
         # A user-defined factory may raise anything.
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = describe_failure(error)
         raise InvalidInput(
             "options", dict(options), f"architecture {architecture!r} does not accept them: {reason}"
-        ) from None
+        ) from error
     if not isinstance(module, nn.Module):
         raise InvalidInput("architecture", architecture, "the factory must return a torch.nn.Module")
     return module

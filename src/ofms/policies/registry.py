@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from ofms.core.errors import InvalidInput
@@ -24,6 +24,9 @@ def load_algorithm(policy: str, trust: Trust = NO_TRUST) -> Algorithm:
     if not isinstance(found, Algorithm):
         kind = type(found).__name__
         raise InvalidInput("policy", policy, f"it is a {kind}; name an Algorithm(settings, client, build)")
+    if not (isinstance(found.settings, type) and is_dataclass(found.settings) and callable(found.build)):
+        remedy = "its Algorithm needs settings, a dataclass, and build, a function of settings and fleet"
+        raise InvalidInput("policy", policy, remedy)
     return found
 
 
@@ -61,4 +64,7 @@ def build_policy(policy: str, settings: Any, fleet: Fleet, trust: Trust = NO_TRU
     """Check a policy's settings and the fleet's budgets, then build the policy."""
     require_budgets(fleet.catalogue, fleet.budgets)
     check_settings(settings)
-    return replace(load_algorithm(policy, trust).build(settings, fleet), name=policy)
+    built = load_algorithm(policy, trust).build(settings, fleet)
+    if not isinstance(built, Policy):
+        raise InvalidInput("policy", policy, f"its build returned a {type(built).__name__}; return a Policy")
+    return replace(built, name=policy)

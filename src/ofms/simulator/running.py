@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
+from ofms.core.errors import InvalidInput, NotFinite
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.fleet import Fleet
@@ -15,12 +17,13 @@ from ofms.policies.protocol import Policy
 from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, comparable, restore
 from ofms.runs.config import RunConfig
 from ofms.runs.figures import drift_figures
-from ofms.runs.folder import RunFolder
+from ofms.runs.folder import RunFolder, resume_command
 from ofms.runs.observers import CheckpointObserver, Observer
 from ofms.runs.result import Result
 from ofms.runs.trackers import start_tracker
 from ofms.runs.warning_lines import run_warnings
 from ofms.simulator.drift import DriftMeasurement
+from ofms.simulator.exchange import Exchange
 from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.progress import Progress
 from ofms.simulator.simulation import make_simulation
@@ -88,7 +91,7 @@ def run(
             checkpoints = Checkpoints(folder, checkpoint, parts, inputs, comparable(config))
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
-        for exchange in simulation.exchanges():
+        for exchange in _resumable(simulation.exchanges(), folder):
             new = measurement.add(exchange)
             if drift is not None:
                 drift.add(exchange)
@@ -123,3 +126,13 @@ def run(
         for observer in observers:
             observer.on_finish(result)
     return result
+
+
+def _resumable(exchanges: Iterator[Exchange], folder: Path | None) -> Iterator[Exchange]:
+    """The exchanges; an error in one, for example of the user's own code, says how to resume the run."""
+    try:
+        yield from exchanges
+    except Exception as error:
+        if folder is not None and not isinstance(error, InvalidInput | NotFinite):
+            error.add_note(f"once it is corrected, continue with: {resume_command(folder)}")
+        raise
