@@ -181,14 +181,15 @@ def load_object(reference: str, *, field: str, trusted: Trust) -> Any:
     module_name, name = match["module"], match["name"]
     if not trusted.covers(module_name):
         raise _untrusted(field, reference, module_name)
-    if module_name.partition(".")[0] in sys.stdlib_module_names:
-        raise InvalidInput(field, reference, f"{module_name} is a module of Python itself; give your file another name")
     with _found_first(trusted):
         module = _import(module_name, field, reference)
     try:
         found = getattr(module, name)
     except AttributeError:
-        raise InvalidInput(field, reference, f"module {module_name} has no {name!r}") from None
+        remedy = f"module {module_name} has no {name!r}"
+        if module_name.partition(".")[0] in sys.stdlib_module_names:
+            remedy = f"{module_name} is a module of Python itself; give your file another name"
+        raise InvalidInput(field, reference, remedy) from None
     defined_in = getattr(found, "__module__", None) or ""
     if (inspect.isroutine(found) or inspect.isclass(found)) and not trusted.covers(defined_in):
         raise _untrusted(field, reference, defined_in or "builtins")

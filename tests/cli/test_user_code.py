@@ -116,7 +116,7 @@ def test_a_policy_that_fails(
 ) -> None:
     source = policy_source(**{part: "raise KeyError('the reason\\nin two lines')"})
     write_module("own_policy", source)
-    command = ["run", experiment, "--policy", "own_policy:algorithm", "--out", tmp_path / "run"]
+    command: list[str | Path] = ["run", experiment, "--policy", "own_policy:algorithm", "--out", tmp_path / "run"]
     status = run(*command, *(["--loopback"] if loopback else []))
     line = one_line(capsys)
     assert status == 1
@@ -136,7 +136,7 @@ def test_a_run_is_resumed_once_its_code_is_corrected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From its last checkpoint, or from the start if there is none yet."""
-    arguments = [experiment, "--policy", "own_policy:algorithm", "--checkpoint", "0" if kept else "1000"]
+    arguments: list[str | Path] = [experiment, "--policy", "own_policy:algorithm", "--checkpoint", "0" if kept else "1000"]
     assert run("run", *arguments, "--out", tmp_path / "whole") == 0
     source = policy_source(grant="if draws.exchange == 7: raise RuntimeError('now')")
     write_module("own_policy", source)
@@ -153,7 +153,7 @@ def test_a_traceback_on_demand(
     experiment: Path, write_module: Writer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_module("own_policy", policy_source(learn="1 / 0"))
-    command = ["run", experiment, "--policy", "own_policy:algorithm", "--out", tmp_path / "run"]
+    command: list[str | Path] = ["run", experiment, "--policy", "own_policy:algorithm", "--out", tmp_path / "run"]
     assert run(*command) == 1
     assert "Traceback" not in capsys.readouterr().err
     assert run(*command[:-1], tmp_path / "again", "--traceback") == 1
