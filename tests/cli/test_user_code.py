@@ -136,7 +136,13 @@ def test_a_run_is_resumed_once_its_code_is_corrected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From its last checkpoint, or from the start if there is none yet."""
-    arguments: list[str | Path] = [experiment, "--policy", "own_policy:algorithm", "--checkpoint", "0" if kept else "1000"]
+    arguments: list[str | Path] = [
+        experiment,
+        "--policy",
+        "own_policy:algorithm",
+        "--checkpoint",
+        "0" if kept else "1000",
+    ]
     assert run("run", *arguments, "--out", tmp_path / "whole") == 0
     source = policy_source(grant="if draws.exchange == 7: raise RuntimeError('now')")
     write_module("own_policy", source)

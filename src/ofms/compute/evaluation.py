@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from ofms.compute.tasks import scores, softmax
+from ofms.compute.tasks import scores, softmax, without_overflow
 from ofms.core.pooling import Pooling, pool_gradient, pool_loss, poolable
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.models.dictionary import Task
@@ -40,8 +40,9 @@ class EvaluationBuilder:
     def add(self, models: list[int], rows: Integers, wanted: Flags, outputs: AnyArray, losses: AnyArray) -> None:
         """Add [m, n, M, C] outputs and [m, n, M] losses of M models for m clients, as far as [m, M] `wanted`."""
         place = np.ix_(rows, np.arange(self.targets.shape[1]), np.array(models))
-        self.losses[place] = np.where(wanted[:, None], losses, np.nan)
-        each = scores(outputs, self.targets[rows][..., None], self.task)
+        targets = self.targets[rows][..., None]
+        self.losses[place] = np.where(wanted[:, None], without_overflow(losses, outputs, targets, self.task), np.nan)
+        each = scores(outputs, targets, self.task)
         known = wanted[:, None] & np.isfinite(outputs[..., 0])
         self.model_scores[place] = np.where(known, each, np.nan)
         if self._outputs_of is not None:

@@ -21,6 +21,30 @@ def sample_losses(outputs: torch.Tensor, targets: torch.Tensor, task: Task) -> t
     return (outputs.squeeze(-1) - targets).square()
 
 
+def without_overflow(losses: AnyArray, outputs: AnyArray, targets: AnyArray, task: Task) -> Floats:
+    """Losses [...] of outputs [..., C], computed again in double precision where they overflow that of the outputs.
+
+    Bounded, they count as 1; only outputs that are not finite themselves leave a loss that is not.
+
+    >>> outputs = np.array([[2.0**80]], dtype=np.float32)
+    >>> without_overflow(np.array([np.inf]), outputs, np.zeros(1), "regression") == 2.0**160
+    array([ True])
+    """
+    found: Floats = losses.astype(np.float64, copy=False)
+    broken = ~np.isfinite(found)
+    if not broken.any():
+        return found
+    broken &= np.isfinite(outputs).all(axis=-1)
+    some, wanted = outputs[broken].astype(np.float64), np.broadcast_to(targets, found.shape)[broken]
+    again = np.square(some[:, 0] - wanted)
+    if task == "classification":
+        shifted = some - some.max(axis=1, keepdims=True)
+        again = np.log(np.exp(shifted).sum(axis=1)) - np.take_along_axis(shifted, wanted[:, None], axis=1)[:, 0]
+    found = found.copy()
+    found[broken] = again
+    return found
+
+
 def scores(predictions: AnyArray, targets: AnyArray, task: Task) -> Floats:
     """The score of each sample, which the metric averages: whether the class is right, or the squared error.
 

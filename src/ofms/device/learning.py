@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ofms.compute.tasks import sample_losses, softmax
+from ofms.compute.tasks import sample_losses, softmax, without_overflow
 from ofms.core.errors import InvalidInput
 from ofms.core.pooling import Pooling, poolable
 from ofms.core.schedule import past_window
@@ -75,7 +75,8 @@ def losses_of(membership: Membership, outputs: Mapping[int, AnyArray], y: float 
     losses = np.full((1, 1, len(membership.catalogue)), np.nan)
     target = torch.tensor([y], dtype=torch.int64 if membership.task == "classification" else torch.float32)
     for model, output in outputs.items():
-        losses[0, 0, model] = float(sample_losses(torch.from_numpy(output)[None], target, membership.task)[0])
+        loss = sample_losses(torch.from_numpy(output)[None], target, membership.task).numpy()
+        losses[0, 0, model] = without_overflow(loss, output[None], target.numpy(), membership.task)[0]
     bounded = selection_loss(losses, membership.policy.loss_bound)[:, 0]
     for model in outputs:
         if not np.isfinite(bounded[0, model]):
