@@ -138,3 +138,5 @@ def print_report(runs: Sequence[Path], out: Path | None, names: Sequence[str] = 
         click.echo(f"report: {write_report(runs, out, names)}")
     except InvalidInput as error:
         click.echo(f"no report: {error.remedy}", err=True)
+    except OSError as error:
+        click.echo(f"no report: {error.filename}: {error.strerror}", err=True)

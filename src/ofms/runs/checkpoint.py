@@ -21,7 +21,8 @@ import safetensors.numpy
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.core.version import __version__
-from ofms.storage.files import require_writable, write_whole
+from ofms.runs.folder import METRICS
+from ofms.storage.files import require_writable, sync, write_whole
 
 FOLDER, LATEST = "checkpoint", "latest.json"
 # Checkpoints take at most this share of a run's time.
@@ -94,6 +95,8 @@ class Checkpoints:
             file=f"{rounds}.safetensors",
         )
         require_writable(self.folder)
+        # After a power failure, the metrics must not end before the checkpoint.
+        sync(self.folder.parent / METRICS)
         write_whole(self.folder / latest.file, safetensors.numpy.save(arrays))
         write_whole(self.folder / LATEST, msgspec.json.format(msgspec.json.encode(latest), indent=1) + b"\n")
         for path in self.folder.glob("*.safetensors"):

@@ -141,6 +141,7 @@ class Result:
         if "models" not in self.figures:
             raise InvalidInput("save", folder, "a cell stores only a part of its run; run its command to get a folder")
         with RunFolder(path, self.config) as run:
+            run.start()
             run.on_rounds(lines_of(self.rounds))
             run.on_finish(self)
         return path

@@ -69,14 +69,15 @@ def run(
         )
         parts["drift"] = drift
     inputs = Inputs(fleet.catalogue.revision, stream.fingerprint())
-    done, seconds = restore(folder, parts, inputs) if resumed and folder is not None else (0, 0.0)
-    began = time.perf_counter() - seconds
+    done, seconds = 0, 0.0
     lines: list[Line] = []
     with ExitStack() as stack:
         observers: list[Observer] = []
         if folder is not None:
-            written = stack.enter_context(RunFolder(folder, config, rounds=done))
-            lines += written.lines
+            written = stack.enter_context(RunFolder(folder, config, resumed=resumed))
+            if resumed:
+                done, seconds = restore(folder, parts, inputs)
+            lines += written.start(done)
             observers.append(written)
             if tracker is not None:
                 observers.append(stack.enter_context(start_tracker(tracker, config, folder)))
@@ -86,6 +87,7 @@ def run(
             checkpoints = Checkpoints(folder, checkpoint, parts, inputs)
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
+        began = time.perf_counter() - seconds
         for exchange in simulation.exchanges():
             new = measurement.add(exchange)
             if drift is not None:
