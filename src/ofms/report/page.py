@@ -126,6 +126,7 @@ def figures_table(runs: Sequence[Result]) -> Table:
     reasons = sorted({str(run.figures["not_covered"]) for run in runs if run.figures["not_covered"]})
     if reasons:
         notes.append(f"Missing bounds: {'; '.join(reasons)}.")
+    notes += [f"Warning, {run.name}: {line}." for run in runs for line in run.figures.get("warnings", [])]
     if len(runs) > 1:
         best = max if metric == "accuracy" else min
         notes.insert(0, f"Best mean: {best(runs, key=lambda run: run.mean).name}.")
@@ -166,7 +167,8 @@ def _weights(run: Result) -> dict[str, Any]:
         "name": run.name,
         "shares": shares_chart(run),
         "clients": [
-            {"number": client, "chart": weights_chart(run, client)} for client in range(min(recorded, _MOST_CLIENTS))
+            {"name": run.client_names[client], "chart": weights_chart(run, client)}
+            for client in range(min(recorded, _MOST_CLIENTS))
         ],
     }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
+from ofms.core.errors import NotFinite
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.fleet import Fleet
@@ -19,6 +21,7 @@ from ofms.runs.observers import CheckpointObserver, Observer
 from ofms.runs.result import Result
 from ofms.runs.trackers import start_tracker
 from ofms.simulator.drift import DriftMeasurement
+from ofms.simulator.exchange import Exchange
 from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.progress import Progress
 from ofms.simulator.simulation import make_simulation
@@ -88,7 +91,7 @@ def run(
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
         began = time.perf_counter() - seconds
-        for exchange in simulation.exchanges():
+        for exchange in _with_names(simulation.exchanges(), stream):
             new = measurement.add(exchange)
             if drift is not None:
                 drift.add(exchange)
@@ -107,9 +110,17 @@ def run(
             not_covered=policy.not_covered,
             revision=fleet.catalogue.revision,
             models=fleet.catalogue.names,
-            changes=stream.changes,
+            stream=stream,
             folder=folder,
         )
         for observer in observers:
             observer.on_finish(result)
     return result
+
+
+def _with_names(exchanges: Iterator[Exchange], stream: Stream) -> Iterator[Exchange]:
+    """The exchanges; an error names its client as the stream does."""
+    try:
+        yield from exchanges
+    except NotFinite as error:
+        raise error if error.client is None else error.with_name(stream.name_of(error.client)) from None

@@ -67,7 +67,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o666) -> None:
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[int]:
-    """Yield the descriptor of a temporary file that replaces `path` when the block succeeds and is removed when it fails.
+    """Yield the descriptor of a file that replaces `path` when the block succeeds and is removed when it fails.
 
     Links are followed; a folder, a device or a pipe is rejected. Of two writers, the second waits for the first.
     """
