@@ -59,6 +59,26 @@ def new_folder(folder: Path) -> Iterator[Path]:
             raise
 
 
+@contextmanager
+def adding_to(folder: Path, *, last: str) -> Iterator[Path]:
+    """Yield a temporary folder whose content is moved into `folder` when the block succeeds and removed when it fails.
+
+    Nothing is replaced. The file `last` is moved last, so that a folder that has it has all of it.
+    """
+    if is_vacant(folder):
+        with new_folder(folder) as partial:
+            yield partial
+        return
+    with new_folder(folder / ".new") as partial:
+        yield partial
+        taken = [path.name for path in partial.iterdir() if (folder / path.name).exists()]
+        if taken:
+            raise InvalidInput("folder", folder, f"it already has {taken[0]}; name a new folder")
+    for path in sorted((folder / ".new").iterdir(), key=lambda path: path.name == last):
+        path.rename(folder / path.name)
+    (folder / ".new").rmdir()
+
+
 def write_whole(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Replace a file atomically: a reader sees the old content or the new one."""
     with replacing(path, mode=mode) as descriptor:
