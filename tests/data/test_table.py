@@ -26,7 +26,7 @@ def source(tmp_path: Path) -> TableSource:
         }
     )
     table.to_csv(tmp_path / "data.csv", index=False)
-    columns = {"target": "label", "client": "device", "features": ("load", "heat")}
+    columns: dict[str, Any] = {"target": "label", "client": "device", "features": ("load", "heat")}
     return TableSource(str(tmp_path / "data.csv"), "classification", most_dropped=0.2, **columns)
 
 

@@ -69,10 +69,10 @@ def command(
     elif (folder / SERVER).exists():
         raise InvalidInput("deployment", folder, "it already exists; omit --server to add devices to it")
     else:
-        given = {"policy": policy, "settings": settings, "interval": interval, "rounds": rounds, "trust": trust}
+        given: dict[str, Any] = {"policy": policy, "settings": settings, "interval": interval, "rounds": rounds}
         # All of it or nothing: a device that is refused leaves no deployment behind.
         with adding_to(folder, last=SERVER) as partial:
-            make_deployment(partial, address, models, hosts=hosts, **given)
+            make_deployment(partial, address, models, hosts=hosts, trust=trust, **given)
             write_app(partial / APP)
             change_devices(partial, devices, revoke, address)
         click.echo(f"{folder / SERVER}: the server's configuration; check it before you start the server")
