@@ -26,7 +26,8 @@ def source(tmp_path: Path) -> TableSource:
         }
     )
     table.to_csv(tmp_path / "data.csv", index=False)
-    return TableSource(str(tmp_path / "data.csv"), "classification", "label", "device", ("load", "heat"))
+    columns: dict[str, Any] = {"target": "label", "client": "device", "features": ("load", "heat")}
+    return TableSource(str(tmp_path / "data.csv"), "classification", most_dropped=0.2, **columns)
 
 
 def test_rows_become_a_stream_in_the_order_of_the_file(source: TableSource) -> None:
@@ -34,6 +35,37 @@ def test_rows_become_a_stream_in_the_order_of_the_file(source: TableSource) -> N
     assert stream.x.tolist() == [[[20, 2], [40, 4]], [[10, 1], [30, 3]]], "rows of b are cut to the length of a"
     assert stream.y.tolist() == [[1, 0], [0, 1]]
     assert stream.y.dtype == np.int64
+    assert stream.names == ("a", "b")
+    assert stream.warnings == ("the stream drops 1 of 5 rows: clients have 2 (a) to 3",)
+
+
+def test_rows_that_are_dropped_are_counted_and_refused_past_a_tenth(source: TableSource) -> None:
+    with pytest.raises(InvalidInput, match=r"drop 1 of 5 rows: clients have 2 \(a\) to 3; .* most_dropped = 0\.2"):
+        replace(source, most_dropped=None).read()
+    with pytest.raises(InvalidInput, match="would drop 1 of 5 rows"):
+        replace(source, most_dropped=0.19).read()
+    assert replace(source, most_dropped=0.0).read(rounds=1).warnings == (), "the user wants fewer rounds than there are"
+    with pytest.raises(InvalidInput, match=r"stream\.most_dropped = 1\.5: give a share"):
+        replace(source, most_dropped=1.5).read()
+    path = Path(source.file)
+    rows = [f"{name},{step},0,{step},1\n" for name in "ab" for step in range(10)]
+    path.write_text("device,heat,note,load,label\n" + "".join(rows) + "c,1,0,1,1\n")
+    with pytest.raises(InvalidInput, match=r"drop 18 of 21 rows: clients have 1 \(c\) to 10"):
+        replace(source, most_dropped=None).read()
+    path.write_text("device,heat,note,load,label\n" + "".join(rows) + "a,1,0,1,1\n")
+    assert replace(source, most_dropped=None).read().warnings, "a twentieth is warned about"
+
+
+def test_names_of_clients_in_an_archive(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {"x": np.zeros((2, 3, 1)), "y": np.zeros((2, 3))}
+    source = TableSource(str(tmp_path / "data.npz"), "regression")
+    np.savez(tmp_path / "data.npz", **arrays, names=np.array(["fan", "pump"]))
+    assert source.read().names == ("fan", "pump")
+    np.savez(tmp_path / "data.npz", **arrays, names=np.array(["fan", "fan"]))
+    with pytest.raises(InvalidInput, match="stream names = 2: give each of the 2 clients one of its own"):
+        source.read()
+    np.savez(tmp_path / "data.npz", **arrays)
+    assert source.read().names == ()
 
 
 @pytest.mark.parametrize(
@@ -43,6 +75,9 @@ def test_rows_become_a_stream_in_the_order_of_the_file(source: TableSource) -> N
         ({"client": None}, r"stream\.client = None: name the column"),
         ({"features": None}, r"column note = .*: it must be numeric"),
         ({"features": ("heat", "cold")}, r"stream\.features = cold"),
+        ({"features": ("heat", "label")}, r"stream\.features = label: it is the target already"),
+        ({"features": ("heat", "load", "heat")}, r"stream\.features = heat: it occurs twice"),
+        ({"client": "label"}, r"stream\.client = label: it is the target already"),
         ({"file": "nothing.csv"}, "there is no such file"),
         ({"file": "data.xlsx"}, "no such file"),
     ],
@@ -55,7 +90,7 @@ def test_an_invalid_source_is_refused(source: TableSource, changes: dict[str, An
 
 
 def test_whole_numbers_stored_as_floats_are_classes(source: TableSource) -> None:
-    assert replace(source, target="heat").read().y.tolist() == [[2, 4], [1, 3]]
+    assert replace(source, target="heat", features=("load",)).read().y.tolist() == [[2, 4], [1, 3]]
 
 
 def test_broken_files_are_refused(source: TableSource, tmp_path: Path) -> None:
@@ -65,6 +100,9 @@ def test_broken_files_are_refused(source: TableSource, tmp_path: Path) -> None:
         source.read()
     path.write_text("")
     with pytest.raises(InvalidInput, match="cannot be read as csv"):
+        source.read()
+    path.write_text("device,heat,heat,load,label\na,1,2,3,0\n")
+    with pytest.raises(InvalidInput, match="column heat occurs twice"):
         source.read()
     path.write_text("device,heat,load,label\n")
     with pytest.raises(InvalidInput, match="no rows"):

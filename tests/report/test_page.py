@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,3 +143,23 @@ def test_the_page_in_chromium(browser: Any, runs: list[Path], theme: str, width:
     weights = browser.find_elements("css selector", "svg[data-chart^='weights-']")
     assert [chart.is_displayed() for chart in weights] == [False, False, True, False, False, False]
     assert len(browser.get_screenshot_as_png()) > 10_000
+
+
+def test_only_a_page_is_replaced(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    summary = (runs[0] / "summary.json").read_bytes()
+    for out, message in (
+        (tmp_path / "pipe", "it is not a regular file"),
+        (tmp_path, "it is a folder"),
+        (runs[0] / "summary.json", "it is a file of another kind"),
+    ):
+        assert _main(["report", str(runs[0]), "--out", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert len(error.splitlines()) == 1
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert (runs[0] / "summary.json").read_bytes() == summary
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    (tmp_path / "page.html").touch()
+    for _ in range(2):
+        assert _main(["report", str(runs[0]), "--out", str(tmp_path / "page.html")]) == 0

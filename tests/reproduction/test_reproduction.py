@@ -64,6 +64,9 @@ def test_show_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for target in ("comparison", "all"):
         assert _main(["reproduce", target, *arguments]) == 0
     assert not (tmp_path / "cache" / "ofms").exists()
+    assert not (tmp_path / "out").exists(), "--show writes nothing"
+    assert _main(["reproduce", "all", "--no-run", *arguments[1:]]) == 0
+    assert (tmp_path / "out" / "results.md").exists()
     assert not (tmp_path / "out" / "cells").exists()
 
 
@@ -276,20 +279,33 @@ def test_reproduce_writes_tables_figures_and_a_page(
     )
     assert [section.name for section in sections] == list(TARGETS)
     assert len(list((out / "cells").iterdir())) == ran, "nothing is run with run=False"
-    page = (tmp_path / "results.md").read_text()
+    page = (out / "results.md").read_text()
     assert "ofms run wec-synthetic --policy ofms-ft --seed 0" in page
     assert "| – |" in page, "a cell that was not run is a dash"
     assert str(tmp_path) not in page
     assert "A quick look" in page
     assert "server-regret-rounds100-" in page
-    monkeypatch.chdir(out)
+    assert page.count("(regret.png)") == 1
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".md"] == [], "all of it is in the folder"
     options: dict[str, Any] = {"quick": True, "columns": ["wec-synthetic"], "run": False, "echo": lambda text: None}
-    reproduce_targets("all", out=".", **options)
-    assert (tmp_path / "results.md").read_text().count("(results/regret.png)") == 1
-    reproduce_targets("all", out=str(tmp_path / "results-0.1"), **options)
-    assert (tmp_path / "results-0.1.md").exists()
-    with pytest.raises(InvalidInput, match="out = /: "):
-        reproduce_targets("all", out="/", **options)
+    reproduce_targets("all", out=str(out), page=str(tmp_path / "page.md"), **options)
+    assert (tmp_path / "page.md").read_text().count(f"({out.name}/regret.png)") == 1
+
+
+def test_quick_figures_are_marked(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--column", "digits", "--models", f"digits={models}", "--seeds", "1", "--out", str(tmp_path / "out")]
+    assert _main(["reproduce", "budgets", "--quick", *arguments]) == 0
+    assert "== Memory (quick look) ==" in capsys.readouterr().out
+    assert (tmp_path / "out" / "budgets.md").read_text().startswith("Quick look: ")
+    assert "Quick look" in (tmp_path / "out" / "budgets.tex").read_text()
+    figures = json.loads((tmp_path / "out" / "budgets.json").read_text())
+    assert figures
+    assert all(row["quick"] for row in figures)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert _main(["reproduce", "budgets", "--show", *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert "quick" not in printed.lower()
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(

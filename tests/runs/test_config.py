@@ -131,9 +131,9 @@ def test_tables_of_other_policies_are_checked_without_importing_them(
             r"policies = ofms: use one of late-hedge, ofms-ft, .*, or your own as package",
         ),
         ("[policies.pkg.mod]\nwindow = 7\n", r"policies = pkg: use one of"),
-        ("[trust]\npackage = ['a']\n", r"trust = .*unknown field 'package'"),
+        ("[trust]\npackage = ['a']\n", r"trust\.package = .*unknown key 'package'; did you mean 'packages'"),
         ("[trust]\npackages = ['./a']\n", r"trust = \./a: name a package"),
-        ("colour = 1\n", r"unknown field 'colour'"),
+        ("colour = 1\n", r"unknown key 'colour'; use one of summary"),
     ],
 )
 def test_an_invalid_experiment_file_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ import ofms
 from ofms.cli import _main
 from ofms.policies import MODULES
 from ofms.policies.registry import setting_names
+from ofms.runs.folder import RunFolder
 from ofms.runs.interrupt import RunInterrupted
 from ofms.runs.units import human_bytes
 from ofms.storage.locks import FolderLock
@@ -61,28 +63,8 @@ def test_a_run_stopped_twice_gives_the_same_bits(
     assert not (tmp_path / "parts" / "checkpoint").exists(), "a finished run needs none"
 
 
-def test_a_killed_process_can_be_resumed(tmp_path: Path) -> None:
-    """SIGKILL in the middle of a run, then --resume."""
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "ofms", "run", "digits", "--rounds", "400", "--clients", "6"]
-    subprocess.run([*command, "--out", tmp_path / "whole"], env=environment, check=True, capture_output=True)
-    process = subprocess.Popen(
-        [*command, "--checkpoint", "0", "--out", tmp_path / "parts"], env=environment, stderr=subprocess.DEVNULL
-    )
-    latest = tmp_path / "parts" / "checkpoint" / "latest.json"
-    deadline = time.monotonic() + 300
-    while not latest.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "parts" / "summary.json").exists(), "it was killed before its end"
-    resume = [sys.executable, "-m", "ofms", "run", "--resume", str(tmp_path / "parts")]
-    subprocess.run(resume, env=environment, check=True, capture_output=True)
-    assert files(tmp_path / "parts") == files(tmp_path / "whole")
-
-
-def test_ctrl_c_stops_at_the_end_of_a_round_and_prints_how_to_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 15))])
+def test_a_signal_stops_at_the_end_of_a_round_and_the_run_prints_how_to_resume(number: int, tmp_path: Path) -> None:
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "ofms", "run", "digits", "--rounds", "20000", "--clients", "10"]
     process = subprocess.Popen(
@@ -92,9 +74,9 @@ def test_ctrl_c_stops_at_the_end_of_a_round_and_prints_how_to_resume(tmp_path: P
     deadline = time.monotonic() + 300
     while not (metrics.exists() and metrics.stat().st_size > 1000) and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     error = process.communicate(timeout=60)[1]
-    assert process.returncode == 1
+    assert process.returncode == 128 + number
     last = error.strip().splitlines()[-1]
     assert last.startswith("ofms: stopped after round ")
     assert f"ofms run --resume {tmp_path / 'run'}" in last
@@ -234,3 +216,37 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, capsys: p
     assert "it is not a run's folder" in capsys.readouterr().err
     assert _main(["run", "digits", "--resume", str(tmp_path)]) == 2
     assert "leave out digits" in capsys.readouterr().err
+
+
+def test_of_two_runs_into_one_folder_one_is_refused(tmp_path: Path) -> None:
+    dictionary, stream = regression_problem()
+    options: dict[str, Any] = {"models": dictionary, "stream": stream, "budget": "3", "bandwidth": "60%"}
+    outcomes: list[object] = []
+
+    def run(seed: int) -> None:
+        try:
+            outcomes.append(ofms.simulate(out=tmp_path / "run", seed=seed, **options).mean)
+        except ofms.InvalidInput as error:
+            outcomes.append(error.remedy)
+
+    threads = [threading.Thread(target=run, args=[seed]) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    means = [each for each in outcomes if isinstance(each, float)]
+    assert means == [ofms.load(tmp_path / "run").mean], "one run, and it is whole"
+    refusals = [each for each in outcomes if not isinstance(each, float)]
+    assert all("already exists" in str(each) or "another process is using it" in str(each) for each in refusals)
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    dictionary, stream = regression_problem()
+    result = ofms.simulate(models=dictionary, stream=stream, budget="3", bandwidth="60%", out=tmp_path / "run")
+    before = files(tmp_path / "run")
+    with pytest.raises(ofms.InvalidInput, match="it already exists"):
+        RunFolder(tmp_path / "run", result.config)
+    with pytest.raises(ofms.InvalidInput, match="it is finished"):
+        RunFolder(tmp_path / "run", result.config, resumed=True)
+    assert files(tmp_path / "run") == before
+    assert not (tmp_path / "run" / ".lock").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,7 +11,10 @@ import click
 
 from ofms.cli import bounds, check, compare, data, deploy, listing, pretrain, report, reproduce, run
 from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
+from ofms.cli.output import Output
+from ofms.core.failures import user_line
 from ofms.core.version import __version__
+from ofms.runs.interrupt import Interrupted, Interruptible, end_on_signals
 
 __all__ = ["cli", "main"]
 
@@ -27,8 +32,25 @@ for _module in (bounds, check, compare, data, deploy, listing, pretrain, report,
 
 
 def main() -> None:
-    """Run the command line; errors print one line: status 2 for invalid input, 1 for any other failure."""
-    sys.exit(_main(sys.argv[1:]))
+    """Run the command line; errors print one line.
+
+    The status is 2 for invalid input, 128 + its number for a signal, 1 for any other failure.
+    """
+    end_on_signals()
+    output = Output()
+    with Interruptible() as signals:
+        try:
+            status = _main(sys.argv[1:])
+        except KeyboardInterrupt as error:
+            status = _interrupted(error)
+        except Exception:
+            # Some modules replace an interruption of their import by another error.
+            if signals.number is None:
+                raise
+            status = _interrupted(Interrupted(number=signals.number))
+        # From here on, a signal changes nothing.
+        end_on_signals()
+        sys.exit(output.finish(status))
 
 
 def _main(arguments: list[str]) -> int:
@@ -40,26 +62,42 @@ def _main(arguments: list[str]) -> int:
     shown = TRACEBACK in arguments
     arguments = [argument for argument in arguments if argument != TRACEBACK]
     try:
-        cli.main(arguments, prog_name="ofms", standalone_mode=False)
+        _invoke(arguments)
     except (InvalidInput, NotFinite, ProcessEnded) as error:
         if shown:
             print_traceback(error)
-        click.echo(f"ofms: {_one_line(str(error))}", err=True)
-        return 2 if isinstance(error, InvalidInput) else 1
+        return _failed(str(error), 2 if isinstance(error, InvalidInput) else 1)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0
     except click.ClickException as error:
-        click.echo(f"ofms: {_one_line(error.format_message())}", err=True)
-        return 2
+        return _failed(error.format_message(), 2)
+    except KeyboardInterrupt as error:
+        return _interrupted(error)
     except Exception as error:
-        return report_failure(error, traceback=shown)
-    except (click.Abort, KeyboardInterrupt) as error:
-        # Click wraps an interruption in its own Abort.
-        click.echo(f"ofms: {_one_line(str(error.__cause__ or error)) or 'interrupted'}", err=True)
-        return 1
+        if not isinstance(error, OSError) or user_line(error) is not None:
+            return report_failure(error, traceback=shown)
+        place = [str(error.filename)] if error.filename is not None else []
+        reason = [error.strerror or str(error) or type(error).__name__]
+        return _failed("; ".join([": ".join(place + reason), *getattr(error, "__notes__", [])]), 1)
     return 0
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def _invoke(arguments: list[str]) -> None:
+    """Run a command; unlike `cli.main`, without click's own handling of interruptions and ended pipes."""
+    if "_OFMS_COMPLETE" in os.environ:
+        cli.main(arguments, prog_name="ofms", standalone_mode=False)
+    with cli.make_context("ofms", list(arguments)) as context:
+        cli.invoke(context)
+
+
+def _interrupted(error: KeyboardInterrupt) -> int:
+    number = error.number if isinstance(error, Interrupted) else signal.SIGINT
+    return _failed(str(error) or "interrupted", 128 + number)
+
+
+def _failed(reason: str, status: int) -> int:
+    click.echo(f"ofms: {' '.join(reason.split())}", err=True)
+    return status

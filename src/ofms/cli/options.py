@@ -139,6 +139,8 @@ def print_report(runs: Sequence[Path], out: Path | None, names: Sequence[str] = 
         print_mixed_bounds(runs, names)
     except InvalidInput as error:
         click.echo(f"no report: {error.remedy}", err=True)
+    except OSError as error:
+        click.echo(f"no report: {error.filename}: {error.strerror}", err=True)
 
 
 def print_mixed_bounds(runs: Sequence[Path], names: Sequence[str] = ()) -> None:

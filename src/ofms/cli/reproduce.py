@@ -16,7 +16,11 @@ from ofms.cli.options import cache_option, named_folders, trust_option, workers_
     "--models", multiple=True, metavar="EXPERIMENT=DIR", callback=named_folders, help="The dictionary of a dataset."
 )
 @click.option("--out", type=click.Path(), default="results", show_default=True, metavar="DIR")
-@click.option("--show", is_flag=True, help="Show finished cells; run nothing.")
+@click.option(
+    "--page", type=click.Path(), metavar="FILE", help="The page of `all`; by default results.md in the folder."
+)
+@click.option("--show", is_flag=True, help="Show finished cells; run nothing and write nothing.")
+@click.option("--no-run", is_flag=True, help="Write tables, figures and the page from finished cells; run nothing.")
 @trust_option
 @workers_option
 @cache_option(default=True)
@@ -27,7 +31,9 @@ def command(
     columns: tuple[str, ...],
     models: dict[str, str],
     out: str,
+    page: str | None,
     show: bool,
+    no_run: bool,
     trust: tuple[str, ...],
     workers: int | None,
     cache: bool,
@@ -47,7 +53,9 @@ def command(
         seeds=seeds,
         columns=columns,
         models=models,
-        run=not show,
+        run=not (show or no_run),
+        write=not show,
+        page=page,
         trust=trust_of(trust),
         workers=workers,
         cache=cache,

@@ -53,7 +53,8 @@ def require_finite_losses(losses: Floats, observed: Flags, names: list[str], fir
         row, step, model = (int(index) for index in np.argwhere(broken)[0])
         raise NotFinite(
             f"the loss of client {row} with {names[model]} in round {first + step + 1} is "
-            f"{losses[row, step, model]}; it was not used for learning"
+            f"{losses[row, step, model]}; it was not used for learning",
+            row,
         )
 
 
@@ -69,5 +70,6 @@ def not_finite_update(name: str, client: int, weight: float, window_stop: int) -
     """The error for an update that is not finite."""
     return NotFinite(
         f"the update of {name} in round {window_stop} is not finite (client {client}, weight {weight:.3g}): "
-        "lower fine_tuning_rate or local_rate, or cap the importance weights"
+        "lower fine_tuning_rate or local_rate, or cap the importance weights",
+        client,
     )

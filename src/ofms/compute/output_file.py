@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ofms.core.typing import AnyArray
+from ofms.storage.files import replacing, write_all
 
 _DIGEST_BYTES = 32
 _SUFFIX, _PARTIAL = ".npy", ".part"
@@ -47,25 +50,18 @@ def write_outputs(folder: Path, key: bytes, shape: tuple[int, ...], blocks: Iter
 
     The caller holds the key's lock. Raises OSError if there is no room.
     """
-    path = output_file(folder, key)
-    partial = path.with_name(f".{path.name}{_PARTIAL}")
-    digest = hashlib.sha256(key)
-    try:
-        with open(partial, "w+b") as file:
-            header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            file.seek(0)
-            digest.update(file.read())
-            for block in blocks:
-                content = np.ascontiguousarray(block, dtype=kind).data
-                digest.update(content)
-                file.write(content)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    head, digest = io.BytesIO(), hashlib.sha256(key)
+    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(head, header)
+    with replacing(output_file(folder, key)) as descriptor:
+        for content in itertools.chain([head.getbuffer()], (_bytes_of(block, kind) for block in blocks)):
+            digest.update(content)
+            write_all(descriptor, content)
+        write_all(descriptor, digest.digest())
+
+
+def _bytes_of(block: AnyArray, kind: np.dtype) -> memoryview:
+    return np.ascontiguousarray(block, dtype=kind).reshape(-1).view(np.uint8).data
 
 
 def make_room(folder: Path, needed: int, limit: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,10 @@ from ofms.policies.fleet import Fleet, require_budgets
 from ofms.policies.registry import build_policy, trust_in
 from ofms.runs.schemas import TrustTable
 from ofms.runs.units import parse_budgets
-from ofms.storage.files import require_writable, write_whole
+from ofms.storage.files import new_folder, require_writable, write_whole
 
 _DAYS = 3650
+_PRIVATE = 0o600
 _LOCAL = ("localhost", "127.0.0.1")
 
 
@@ -85,10 +87,10 @@ def make_deployment(
     _require_policy(config, dictionary.catalogue(), trusted)
     require_writable(folder)
     key, certificate = _make_authority()
-    _write_private(folder / AUTHORITY_KEY, _pem(key))
+    write_whole(folder / AUTHORITY_KEY, _pem(key), mode=_PRIVATE)
     write_whole(folder / AUTHORITY, certificate.public_bytes(serialization.Encoding.PEM))
     own, signed = _make_certificate(key, certificate, host, names)
-    _write_private(folder / CERTIFICATE_KEY, _pem(own))
+    write_whole(folder / CERTIFICATE_KEY, _pem(own), mode=_PRIVATE)
     write_whole(folder / CERTIFICATE, signed.public_bytes(serialization.Encoding.PEM))
     write_roster(folder, Roster())
     content = filled_template(config)
@@ -108,29 +110,63 @@ def _require_policy(config: ServerConfig, catalogue: Catalogue, trust: Trust) ->
 
 def add_device(folder: Path, name: str, budget: str, address: str) -> Path:
     """Create a device's key; return the folder to copy onto the device."""
+    return change_devices(folder, {name: budget}, (), address)[0]
+
+
+def revoke_device(folder: Path, name: str) -> None:
+    """Mark a device as revoked; the server excludes it."""
+    change_devices(folder, {}, [name], "")
+
+
+def change_devices(folder: Path, added: Mapping[str, str], revoked: Sequence[str], address: str) -> list[Path]:
+    """Add devices with their budgets and revoke others, all or none; return the folders to copy onto new devices."""
     roster = read_roster(folder)
-    require_name(name)
-    parse_budgets(budget, largest=1, clients=1)
-    if any(device.name == name for device in roster.devices):
-        raise InvalidInput("device", name, "this name already exists; add a revoked device under a new name")
+    known = {device.name: device for device in roster.devices}
+    for name, budget in added.items():
+        require_name(name)
+        parse_budgets(budget, largest=1, clients=1)
+        if name in known:
+            raise InvalidInput("device", name, "this name already exists; add a revoked device under a new name")
+    for name in revoked:
+        if name not in known:
+            names = ", ".join(known) or "none"
+            raise InvalidInput("revoke", name, f"no such device; the devices are: {names}")
+        known[name].revoked = True
+    if added:
+        _require_enough(folder, [*(device.budget for device in roster.devices), *added.values()])
+    folders: list[Path] = []
     try:
-        authority = (folder / AUTHORITY).read_bytes()
+        for name, budget in added.items():
+            own = folder / DEVICE_FOLDERS / name
+            # Not in the roster: left by a process that was killed.
+            shutil.rmtree(own, ignore_errors=True)
+            folders.append(own)
+            roster.devices.append(_write_device(own, folder / AUTHORITY, DeviceFile(name, address, budget)))
+        write_roster(folder, roster)
+    except BaseException:
+        for own in folders:
+            shutil.rmtree(own, ignore_errors=True)
+        raise
+    return folders
+
+
+def _write_device(own: Path, authority: Path, file: DeviceFile) -> DeviceEntry:
+    """Create a device's folder, with its key; return its entry in the roster."""
+    try:
+        certificate = authority.read_bytes()
     except OSError as error:
-        raise InvalidInput("authority", folder / AUTHORITY, f"it cannot be read ({error.strerror})") from None
-    _require_enough(folder, [*(device.budget for device in roster.devices), budget])
+        raise InvalidInput("authority", authority, f"it cannot be read ({error.strerror})") from None
     key = ec.generate_private_key(ec.SECP384R1())
-    own = folder / DEVICE_FOLDERS / name
-    require_writable(own)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    _write_private(own / DEVICE_KEY, private)
-    write_whole(own / AUTHORITY, authority)
-    write_whole(own / DEVICE_FILE, tomli_w.dumps(msgspec.to_builtins(DeviceFile(name, address, budget))).encode())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    write_whole(own / "device.pub", public + b"\n")
-    write_roster(folder, Roster([*roster.devices, DeviceEntry(name=name, budget=budget, key=public.decode())]))
-    return own
+    with new_folder(own) as partial:
+        write_whole(partial / DEVICE_KEY, private, mode=_PRIVATE)
+        write_whole(partial / AUTHORITY, certificate)
+        write_whole(partial / DEVICE_FILE, tomli_w.dumps(msgspec.to_builtins(file)).encode())
+        write_whole(partial / "device.pub", public + b"\n")
+    return DeviceEntry(name=file.name, budget=file.budget, key=public.decode())
 
 
 def _require_enough(folder: Path, budgets: Sequence[str]) -> None:
@@ -140,18 +176,6 @@ def _require_enough(folder: Path, budgets: Sequence[str]) -> None:
     largest = int(catalogue.storage.max())
     found = np.concatenate([parse_budgets(budget, largest=largest, clients=1) for budget in budgets])
     require_budgets(catalogue, found)
-
-
-def revoke_device(folder: Path, name: str) -> None:
-    """Mark a device as revoked; the server excludes it."""
-    roster = read_roster(folder)
-    for device in roster.devices:
-        if device.name == name:
-            device.revoked = True
-            write_roster(folder, roster)
-            return
-    names = ", ".join(device.name for device in roster.devices) or "none"
-    raise InvalidInput("revoke", name, f"no such device; the devices are: {names}")
 
 
 def _make_authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -222,11 +246,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    """Create with mode 0600 before writing."""
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    with open(path, "wb") as file:
-        file.write(content)

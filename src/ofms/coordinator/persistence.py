@@ -22,7 +22,7 @@ from ofms.coordinator.roster import write_roster
 from ofms.coordinator.status import write_status
 from ofms.core.errors import InvalidInput
 from ofms.storage.envelope import Envelope
-from ofms.storage.files import require_writable
+from ofms.storage.files import remove_leftovers, require_writable
 from ofms.storage.locks import FolderLock
 
 _MOST_REFUSALS = 100
@@ -37,6 +37,8 @@ class PersistentCoordinator:
         if not read_only:
             require_writable(self.folder / STATE / MODELS)
             self._lock = FolderLock(self.folder / STATE)
+            for each in (self.folder, self.folder / STATE, self.folder / STATE / MODELS):
+                remove_leftovers(each)
         try:
             self.coordinator = deployment.coordinator()
             config, revision = deployment.config, self.coordinator.fleet.catalogue.revision

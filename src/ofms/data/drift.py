@@ -13,6 +13,7 @@ drift repeats no sample for a client, and all values keep their scale.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -57,7 +58,8 @@ def drifting(sources: Stream, concepts: Integers, drift: Drift, *, seed: int) ->
     """The stream of clients that move between sources; parameters as of `sources_by_round`."""
     source, step = sources_by_round(concepts, sources.rounds, drift, seed=seed), np.arange(sources.rounds)
     changes = changes_of(drift, sources.rounds)
-    return Stream(sources.x[source, step], sources.y[source, step], sources.task, changes)
+    x, y, names = sources.x[source, step], sources.y[source, step], sources.names[: len(concepts)]
+    return replace(sources, x=x, y=y, changes=changes, names=names)
 
 
 def sources_by_round(concepts: Integers, rounds: int, drift: Drift, *, seed: int) -> Integers:
@@ -119,7 +121,7 @@ def rotating(stream: Stream, *, image: tuple[int, int]) -> Stream:
     for step, angle in enumerate(np.linspace(0, LARGEST_ANGLE, stream.rounds)):
         pictures = stream.x[:, step].reshape(stream.clients, -1, height, width)
         rotated[:, step] = rotate(pictures, float(angle)).reshape(stream.x[:, step].shape)
-    return Stream(rotated, stream.y, stream.task, changes_of("rotate", stream.rounds))
+    return replace(stream, x=rotated, changes=changes_of("rotate", stream.rounds))
 
 
 def rotate(images: npt.NDArray[np.float32], degrees: float) -> npt.NDArray[np.float32]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -27,6 +27,10 @@ class Stream:
         [N, T] class indices, or values.
     changes
         The rounds (from 0) in which the distribution of the samples changes, ascending; empty without drift.
+    names
+        The clients' names; empty if they only have numbers.
+    warnings
+        What a user should know about the samples, one line each.
 
     Examples
     --------
@@ -39,6 +43,8 @@ class Stream:
     y: AnyArray
     task: Task
     changes: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -51,10 +57,15 @@ class Stream:
     def part(self, clients: int, rounds: int) -> Stream:
         """The first samples of the first clients."""
         changes = tuple(change for change in self.changes if change < rounds)
-        return Stream(self.x[:clients, :rounds], self.y[:clients, :rounds], self.task, changes)
+        x, y, names = self.x[:clients, :rounds], self.y[:clients, :rounds], self.names[:clients]
+        return replace(self, x=x, y=y, changes=changes, names=names)
+
+    def name_of(self, client: int) -> str:
+        """A client's name, or its number if clients have no names."""
+        return self.names[client] if self.names else str(client)
 
     def fingerprint(self) -> str:
-        """SHA-256 of samples, dtypes, task and changes."""
+        """SHA-256 of samples, dtypes, task and changes; the same whatever the clients' names."""
         described = (self.x.shape, self.x.dtype, self.y.dtype, self.task, *([self.changes] if self.changes else []))
         digest = hashlib.sha256(repr(described).encode())
         for values in (self.x, self.y):
@@ -69,6 +80,10 @@ class Stream:
             raise InvalidInput("stream", self.x.shape, "give at least one client and one sample")
         if list(self.changes) != sorted({change for change in self.changes if 0 < change < self.rounds}):
             raise InvalidInput("stream changes", self.changes, f"give ascending rounds from 1 to {self.rounds - 1}")
+        if self.names and (len(self.names) != self.clients or len(set(self.names)) < len(self.names)):
+            raise InvalidInput(
+                "stream names", len(self.names), f"give each of the {self.clients} clients one of its own"
+            )
         for name, values in (("inputs", self.x), ("targets", self.y)):
             broken = ~np.isfinite(values)
             if broken.any():
@@ -76,7 +91,7 @@ class Stream:
                 raise InvalidInput(
                     f"stream {name}",
                     "not finite",
-                    f"see client {client}, round {step + 1}; drop or fill the sample",
+                    f"see client {self.name_of(client)}, round {step + 1}; drop or fill the sample",
                 )
         if self.task == "classification" and (self.y.dtype.kind not in "iu" or self.y.min() < 0):
             raise InvalidInput("stream targets", self.y.dtype, "classes must be integers from 0")

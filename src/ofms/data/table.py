@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from ofms.data.folder import md5_of
 from ofms.data.stream import Stream, Task
 from ofms.storage.archives import read_npz
 
+_MOST_DROPPED = 0.1
+
 
 @dataclass(frozen=True)
 class TableSource:
@@ -23,17 +26,20 @@ class TableSource:
     Attributes
     ----------
     file
-        A `.csv` or `.parquet` table with one row per sample, or an `.npz` with arrays `x` [N, T, ...] and `y` [N, T].
+        A `.csv` or `.parquet` table with one row per sample, or an `.npz` with arrays `x` [N, T, ...] and `y` [N, T],
+        and if the clients have names, `names` [N].
     task
         `classification` or `regression`.
     target
         The column to predict.
     client
-        The column of clients; each client's rows come in the order of the file.
+        The column of clients, by name; each client's rows come in the order of the file.
     features
         The columns of the inputs, in order; by default all other columns.
     site
         The column of the clients' sites, which only drift needs.
+    most_dropped
+        The share of the rows that may be dropped because clients have unequal numbers of them; a tenth by default.
     """
 
     file: str
@@ -42,9 +48,18 @@ class TableSource:
     client: str | None = None
     features: tuple[str, ...] | None = None
     site: str | None = None
+    most_dropped: float | None = None
 
-    def read(self) -> Stream:
-        """Read the stream; all clients are cut to the length of the shortest."""
+    def read(self, rounds: int | None = None) -> Stream:
+        """Read the stream; all clients are cut to the length of the shortest.
+
+        Parameters
+        ----------
+        rounds
+            How many samples of each client will be used, if it is known. Rows after them do not count as dropped.
+        """
+        if self.most_dropped is not None and not 0 <= self.most_dropped <= 1:
+            raise InvalidInput("stream.most_dropped", self.most_dropped, "give a share of the rows, from 0 to 1")
         path = Path(self.file)
         if not path.is_file():
             raise InvalidInput("stream.file", self.file, "there is no such file; paths are relative to the experiment")
@@ -52,7 +67,7 @@ class TableSource:
             return self._from_arrays(path)
         if path.suffix not in (".csv", ".parquet"):
             raise InvalidInput("stream.file", self.file, "give a .csv, .parquet or .npz file")
-        return self._from_table(path)
+        return self._from_table(path, rounds)
 
     def read_drifting(self, *, clients: int, rounds: int, seed: int, drift: Drift) -> Stream:
         """Read the stream of clients that move to the next sites, in alphabetical order."""
@@ -60,7 +75,7 @@ class TableSource:
             raise InvalidInput("drift", drift, "a table has no images; use another kind")
         if self.site is None or Path(self.file).suffix == ".npz":
             raise InvalidInput("drift", drift, "name the table's column of sites as stream.site, or leave drift out")
-        stream = self.read()
+        stream = self.read(rounds)
         if rounds > stream.rounds or clients > stream.clients:
             return stream  # Too small, which the run rejects.
         concepts = _next_sites(self._sites())[:clients]
@@ -90,12 +105,31 @@ class TableSource:
         try:
             arrays = read_npz(path)
             x, y = arrays["x"], arrays["y"]
+            names = tuple(str(name) for name in arrays.get("names", np.array([])).tolist())
         except (KeyError, ValueError, OSError) as error:
             raise InvalidInput("stream.file", path, f"it needs arrays x and y of plain numbers ({error})") from None
-        return _stream(x, y, self.task)
+        return _stream(x, y, self.task, names)
 
-    def _from_table(self, path: Path) -> Stream:
+    def _from_table(self, path: Path, rounds: int | None) -> Stream:
         table = _read_table(path)
+        features = self._features(table)
+        labels = [name for name in (self.client, self.site) if name is not None]
+        for name in (self.target, *features, *labels):
+            if name not in labels and table[name].dtype.kind not in "fiub":
+                raise InvalidInput(f"column {name}", table[name].dtype, "it must be numeric; leave it out or encode it")
+            if table[name].isna().any():
+                row = int(table[name].isna().to_numpy().argmax())
+                raise InvalidInput(f"column {name}", "missing", f"row {row + 1} has no value; drop or fill it")
+        groups = {str(name): rows for name, rows in table.groupby(self.client, sort=True)}
+        lengths = {name: len(rows) for name, rows in groups.items()}
+        length = min(lengths.values())
+        warning = None if rounds is not None and rounds < length else self._dropped_rows(lengths)
+        x = np.stack([rows[list(features)].to_numpy()[:length] for rows in groups.values()])
+        y = np.stack([rows[self.target].to_numpy()[:length] for rows in groups.values()])
+        return _stream(x, y, self.task, tuple(groups), () if warning is None else (warning,))
+
+    def _features(self, table: Any) -> tuple[str, ...]:
+        """The columns of the inputs; rejects columns that are missing, repeated, or used twice."""
         if self.target is None or self.client is None:
             missing = "target" if self.target is None else "client"
             raise InvalidInput(f"stream.{missing}", None, f"name the column; the file has {_names(table)}")
@@ -104,20 +138,34 @@ class TableSource:
         )
         columns = [("target", self.target), ("client", self.client), *(("features", each) for each in features)]
         columns += [] if self.site is None else [("site", self.site)]
+        used: dict[str, str] = {}
         for field, name in columns:
             if name not in table.columns:
                 raise InvalidInput(f"stream.{field}", name, f"the file has no such column; it has {_names(table)}")
-        for _, name in columns:
-            if name not in (self.client, self.site) and table[name].dtype.kind not in "fiub":
-                raise InvalidInput(f"column {name}", table[name].dtype, "it must be numeric; leave it out or encode it")
-            if table[name].isna().any():
-                row = int(table[name].isna().to_numpy().argmax())
-                raise InvalidInput(f"column {name}", "missing", f"row {row + 1} has no value; drop or fill it")
-        groups = [rows for _, rows in table.groupby(self.client, sort=True)]
-        length = min(len(rows) for rows in groups)
-        x = np.stack([rows[list(features)].to_numpy()[:length] for rows in groups])
-        y = np.stack([rows[self.target].to_numpy()[:length] for rows in groups])
-        return _stream(x, y, self.task)
+            before = used.setdefault(name, field)
+            if before != field and "target" in (before, field):
+                raise InvalidInput(f"stream.{field}", name, f"it is the {before} already; name another column")
+        twice = [name for name in features if features.count(name) > 1]
+        if twice:
+            raise InvalidInput("stream.features", twice[0], "it occurs twice; name it once")
+        if not features:
+            raise InvalidInput("stream.features", "none", f"the file has no other columns than {_names(table)}")
+        return features
+
+    def _dropped_rows(self, lengths: dict[str, int]) -> str | None:
+        """A warning about rows that are dropped because clients have unequal numbers of them; rejects too many."""
+        shortest = min(lengths, key=lambda name: lengths[name])
+        total = sum(lengths.values())
+        dropped = total - len(lengths) * lengths[shortest]
+        if not dropped:
+            return None
+        found = f"{dropped} of {total} rows: clients have {lengths[shortest]} ({shortest}) to {max(lengths.values())}"
+        most = _MOST_DROPPED if self.most_dropped is None else self.most_dropped
+        if dropped > most * total:
+            share = math.ceil(100 * dropped / total) / 100
+            remedy = f"remove or complete clients, request fewer rounds, or allow it with most_dropped = {share}"
+            raise InvalidInput("stream.file", self.file, f"it would drop {found}; {remedy}")
+        return f"the stream drops {found}"
 
 
 def _next_sites(sites: list[str]) -> Integers:
@@ -149,22 +197,38 @@ def _read_table(path: Path) -> Any:
     except (ValueError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput("stream.file", path, f"it cannot be read as {path.suffix[1:]} ({reason})") from None
+    twice = (
+        _repeated_column(path) if path.suffix == ".csv" else next(iter(table.columns[table.columns.duplicated()]), None)
+    )
+    if twice is not None:
+        raise InvalidInput("stream.file", path, f"column {twice} occurs twice; rename or remove one of them")
     if len(table) == 0:
         raise InvalidInput("stream.file", path, "it has no rows; give at least one sample per client")
     return table
+
+
+def _repeated_column(path: Path) -> str | None:
+    """A column name that occurs twice in the first line of a CSV file; pandas would rename the second one."""
+    import pandas
+
+    names = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna().tolist()
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def _names(table: Any) -> str:
     return ", ".join(str(name) for name in list(table.columns)[:12])
 
 
-def _stream(x: AnyArray, y: AnyArray, task: Task) -> Stream:
+def _stream(
+    x: AnyArray, y: AnyArray, task: Task, names: tuple[str, ...] = (), warnings: tuple[str, ...] = ()
+) -> Stream:
     if x.dtype.kind not in "fiub" or y.dtype.kind not in "fiub":
         raise InvalidInput("stream", f"{x.dtype}, {y.dtype}", "inputs and targets must be numbers")
     if task == "classification":
         if (y != np.floor(y)).any():
             raise InvalidInput("stream targets", y.dtype, "classes must be integers from 0")
         y = y.astype(np.int64)
-    stream = Stream(x.astype(np.float32), y if task == "classification" else y.astype(np.float32), task)
+    y = y if task == "classification" else y.astype(np.float32)
+    stream = Stream(x.astype(np.float32), y, task, names=names, warnings=warnings)
     stream.require_sound()
     return stream

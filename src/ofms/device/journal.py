@@ -7,14 +7,13 @@ when the journal is read.
 
 from __future__ import annotations
 
-import errno
-import os
 import struct
 import threading
 import zlib
 from pathlib import Path
 
 from ofms.device.journal_records import JournalRecord, read_record
+from ofms.storage.growing import GrowingFile
 
 FLUSH_SECONDS = 0.05
 _HEAD = struct.Struct("<II")
@@ -25,14 +24,16 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.size = sum(_HEAD.size + len(record) for record in _read_records(path))
         self._waiting: list[JournalRecord] = []
         self._lock = threading.Lock()
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-        self._closed = False
         # A truncated record would hide all that follow.
-        os.ftruncate(self._file, self.size)
-        os.lseek(self._file, 0, os.SEEK_END)
+        self._file = GrowingFile(path, sum(_HEAD.size + len(record) for record in _read_records(path)))
+        self._closed = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records written."""
+        return self._file.size
 
     def append(self, record: JournalRecord) -> bool:
         """Buffer a record until `flush`; return whether it is the first in the buffer."""
@@ -41,10 +42,10 @@ class Journal:
             return len(self._waiting) == 1
 
     def flush(self) -> None:
-        """Write the whole buffer or nothing: a truncated record would hide all that follow."""
+        """Write the whole buffer or nothing."""
         with self._lock:
             if self._waiting and not self._closed:
-                self._write(b"".join(_framed(record.to_bytes()) for record in self._waiting))
+                self._file.append(b"".join(_framed(record.to_bytes()) for record in self._waiting))
                 self._waiting.clear()
 
     def close(self) -> None:
@@ -53,17 +54,7 @@ class Journal:
         finally:
             with self._lock:
                 self._closed = True
-                os.close(self._file)
-
-    def _write(self, content: bytes) -> None:
-        try:
-            if os.write(self._file, content) < len(content):
-                raise OSError(errno.ENOSPC, "the journal could not be written", str(self.path))
-        except OSError:
-            os.ftruncate(self._file, self.size)
-            os.lseek(self._file, 0, os.SEEK_END)
-            raise
-        self.size += len(content)
+                self._file.close()
 
 
 def read_records(path: Path) -> list[JournalRecord]:

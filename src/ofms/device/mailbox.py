@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ofms.storage.files import require_writable, write_whole
+from ofms.storage.files import remove_leftovers, require_writable, write_whole
 
 _ENDING = ".safetensors"
 
@@ -25,6 +25,7 @@ class Mailbox:
     def deliver(self, content: bytes) -> str:
         """Put a message into the inbox, replacing older ones; return its name there."""
         require_writable(self.inbox)
+        remove_leftovers(self.inbox)
         name = f"{time.time_ns():020d}"
         older = self._names()
         write_whole(self.inbox / (name + _ENDING), content)

@@ -9,7 +9,7 @@ from ofms.core.errors import InvalidInput
 from ofms.device.journal import FLUSH_SECONDS, Journal, read_records
 from ofms.device.journal_records import JournalRecord
 from ofms.storage.envelope import Envelope, decode, encode
-from ofms.storage.files import require_writable, write_whole
+from ofms.storage.files import remove_leftovers, require_writable, write_whole
 from ofms.storage.locks import FolderLock
 
 _SNAPSHOT, _MODELS = "snapshot.safetensors", "models"
@@ -22,6 +22,8 @@ class Store:
         self.folder = folder
         require_writable(folder / _MODELS)
         self._lock = FolderLock(folder)
+        for each in (folder, folder / _MODELS):
+            remove_leftovers(each)
         self._number = 0
         self._journal: Journal | None = None
         self._failure: OSError | None = None

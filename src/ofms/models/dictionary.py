@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -22,7 +21,8 @@ from ofms.core.messages import Catalogue
 from ofms.models.index import INDEX, ModelEntry, Task, read_index, write_index
 from ofms.models.model import Model, Tensors, model_of, read_model, stored_tensors
 from ofms.plugins import Trust, trust_of
-from ofms.storage.files import new_folder
+from ofms.storage.files import new_folder, write_whole
+from ofms.storage.tensors import encode_tensors
 
 __all__ = ["INDEX", "Dictionary", "Model", "Task", "Tensors"]
 
@@ -108,8 +108,7 @@ class Dictionary:
             entries = []
             for model in self.models:
                 file = f"{model.name}.safetensors"
-                tensors = {name: tensor.contiguous() for name, tensor in model.tensors.items()}
-                safetensors.torch.save_file(tensors, partial / file)
+                write_whole(partial / file, encode_tensors(model.tensors))
                 entries.append(model.entry(file))
             write_index(partial, self.task, entries)
 

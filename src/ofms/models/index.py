@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from ofms.core.errors import InvalidInput
+from ofms.storage.files import write_whole
 from ofms.storage.schema import convert
 
 FORMAT = "ofms-dictionary/1"
@@ -59,4 +60,4 @@ def read_index(folder: Path) -> Index:
 def write_index(folder: Path, task: Task, models: list[ModelEntry]) -> None:
     """Write the index of a dictionary's folder."""
     index = msgspec.json.encode(Index(FORMAT, task, models))
-    (folder / INDEX).write_bytes(msgspec.json.format(index, indent=1) + b"\n")
+    write_whole(folder / INDEX, msgspec.json.format(index, indent=1) + b"\n")

@@ -43,12 +43,20 @@ def write_report(folders: Sequence[Path], out: Path | None = None, names: Sequen
         )
     path = out if out is not None else (folders[0] / NAME if len(folders) == 1 else Path(NAME))
     require_writable(path.parent)
+    _require_page(path)
     if names:
         named = [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
     else:
         named = _with_distinct_names(runs)
     write_whole(path, render(named).encode())
     return path
+
+
+def _require_page(path: Path) -> None:
+    """Reject a file that is not a page, which writing one would destroy."""
+    start = path.read_bytes()[:64].lower() if path.is_file() else b""
+    if start and not start.startswith(b"<!doctype html"):
+        raise InvalidInput("out", path, "it is a file of another kind; name another")
 
 
 def render(runs: Sequence[Result]) -> str:
@@ -174,7 +182,8 @@ def _weights(run: Result) -> dict[str, Any]:
         "name": run.name,
         "shares": shares_chart(run),
         "clients": [
-            {"number": client, "chart": weights_chart(run, client)} for client in range(min(recorded, _MOST_CLIENTS))
+            {"name": run.client_names[client], "chart": weights_chart(run, client)}
+            for client in range(min(recorded, _MOST_CLIENTS))
         ],
     }
 

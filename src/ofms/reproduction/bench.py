@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +99,14 @@ class Figure:
     title: str
     panels: Sequence[tuple[str, Sequence[Curve]]]
     ylabel: str
+    quick: bool = False
 
     def draw(self, paths: Sequence[Path]) -> None:
         """Write the chart to files, each in the format of its suffix."""
-        draw_curves(self.panels, paths, ylabel=self.ylabel)
+        panels = (
+            [(f"{title} (quick look)".strip(), curves) for title, curves in self.panels] if self.quick else self.panels
+        )
+        draw_curves(panels, paths, ylabel=self.ylabel)
 
 
 @dataclass(frozen=True)
@@ -112,10 +116,16 @@ class DotFigure:
     name: str
     title: str
     panels: Sequence[DotPanel]
+    quick: bool = False
 
     def draw(self, paths: Sequence[Path]) -> None:
         """Write the chart to files, each in the format of its suffix."""
-        draw_dots(self.panels, paths)
+        panels = (
+            [replace(panel, title=f"{panel.title} (quick look)") for panel in self.panels]
+            if self.quick
+            else self.panels
+        )
+        draw_dots(panels, paths)
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,20 @@ class Section:
     text: str
     tables: Sequence[Table] = ()
     figures: Sequence[Figure | DotFigure] = ()
+
+
+def marked_as_quick(section: Section) -> Section:
+    """A section whose title, tables and charts say that its figures are of a quick look."""
+    tables = [
+        replace(table, title=f"Quick look: {table.title}", data=_with_quick(table.data)) for table in section.tables
+    ]
+    figures = [replace(figure, title=f"Quick look: {figure.title}", quick=True) for figure in section.figures]
+    return replace(section, title=f"{section.title} (quick look)", tables=tables, figures=figures)
+
+
+def _with_quick(data: Any) -> Any:
+    """A table's figures for JSON, each with `quick`."""
+    return [{"quick": True} | row if isinstance(row, dict) else row for row in data] if isinstance(data, list) else data
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ofms.runs.folder import CONFIG, SUMMARY, unfinished_run
 from ofms.runs.interrupt import RunInterrupted
 from ofms.runs.result import Result
 from ofms.simulator.api import resolve_experiment, simulate
-from ofms.storage.files import require_writable
+from ofms.storage.files import remove_leftovers, require_writable
 from ofms.storage.locks import is_locked
 
 _OPTIONS = ("preset", "budget", "bandwidth", "clients", "rounds", "drift")
@@ -105,6 +105,7 @@ class CellStore:
         missing = [cell for cell in cells if self.find(cell) is None] if self.runs_missing else []
         if missing:
             require_writable(self.folder)
+            remove_leftovers(self.folder)
         with tqdm(
             total=len(missing), desc="cells", unit="cell", disable=None if self.progress and missing else True
         ) as bar:
@@ -198,7 +199,7 @@ class CellStore:
         except RunInterrupted as interruption:
             reason = str(interruption).partition(";")[0]
             message = f"{cell.experiment}, {cell.policy}: {reason}; the same command resumes it"
-            raise RunInterrupted(message) from None
+            raise RunInterrupted(message, interruption.number) from None
         command = cell.command("DIR" if cell.experiment in self.models else None, self.trust.packages)
         write_cell(result, self._path(cell), config=self.config(cell), command=command)
         if not self._keep_runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,13 +12,15 @@ import msgspec
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.plugins import NO_TRUST, Trust
-from ofms.reproduction.bench import Bench, Section, Size, columns_here
+from ofms.reproduction.bench import Bench, Section, Size, columns_here, marked_as_quick
 from ofms.reproduction.cells import CellStore
 from ofms.reproduction.targets import TARGETS
 from ofms.runs.config import Experiment, load_experiment
 from ofms.runs.formatting import format_score
 from ofms.runs.result import Result
 from ofms.storage.files import require_writable, write_whole
+
+PAGE = "results.md"
 
 
 def reproduce_targets(
@@ -29,18 +32,29 @@ def reproduce_targets(
     columns: Sequence[str] = (),
     models: Mapping[str, str] | None = None,
     run: bool = True,
+    write: bool = True,
+    page: str | None = None,
     trust: Trust = NO_TRUST,
     workers: int | None = None,
     cache: bool = True,
     echo: Callable[[str], None] = print,
 ) -> list[Section]:
-    """Reproduce one target, or `all` with a page; print and write each section when it is complete."""
+    """Reproduce one target, or `all` with a page; print and write each section when it is complete.
+
+    Parameters
+    ----------
+    run
+        Whether missing cells are run; otherwise they are left out.
+    write
+        Whether tables, charts and the page are written; otherwise everything is only printed.
+    page
+        The page's file; by default in the folder `out`, as everything else.
+    """
     if target != "all" and target not in TARGETS:
         raise InvalidInput("target", target, f"use one of {', '.join(TARGETS)}, or all")
     for name in (*columns, *(models or {})):
         load_experiment(name)
     folder = Path(out)
-    page = _page_path(folder)
     store = CellStore(
         folder / "cells",
         models=models,
@@ -54,18 +68,25 @@ def reproduce_targets(
     sections = []
     for name in TARGETS if target == "all" else [target]:
         section = TARGETS[name](bench)
+        if quick:
+            section = marked_as_quick(section)
         sections.append(section)
         echo(f"\n== {section.title} ==\n{section.text}\n")
         for table in section.tables:
             echo(table.text() + "\n")
-        write_section(section, folder)
+        if write:
+            write_section(section, folder)
+    if not write:
+        return sections
     if target == "all":
         parts = ["ofms", "reproduce", "all", *(["--quick"] if quick else [])]
         parts += ["--seeds", str(seeds)] if seeds else []
         parts += [part for name in columns for part in ("--column", name)]
         parts += [part for name in models or {} for part in ("--models", f"{name}=DIR")]
         parts += [part for package in trust.packages for part in ("--trust", package)]
-        echo(f"page: {write_page(sections, bench, shlex.join(parts), page)}")
+        path = folder / PAGE if page is None else Path(page)
+        require_writable(path.parent)
+        echo(f"page: {write_page(sections, bench, shlex.join(parts), folder, path)}")
     echo(f"tables and figures in {folder}")
     return sections
 
@@ -98,16 +119,9 @@ def write_section(section: Section, folder: Path) -> None:
         figure.draw([folder / f"{figure.name}.png", folder / f"{figure.name}.svg"])
 
 
-def _page_path(folder: Path) -> Path:
-    """The path of a folder's page: next to it, with the same name."""
-    whole = folder.resolve()
-    if not whole.name:
-        raise InvalidInput("out", folder, "the page is written next to the folder; name another folder")
-    return whole.with_name(f"{whole.name}.md") if folder.name in ("", "..") else folder.with_name(f"{folder.name}.md")
-
-
-def write_page(sections: Sequence[Section], bench: Bench, command: str, page: Path) -> Path:
-    """Write one page with all sections; its charts are in the folder of its name."""
+def write_page(sections: Sequence[Section], bench: Bench, command: str, folder: Path, page: Path) -> Path:
+    """Write one page with all sections; their charts are in `folder`."""
+    charts = Path(os.path.relpath(folder.resolve(), page.resolve().parent))
     parts = [
         "# Results\n",
         f"Written by `{command}`, ofms {__version__}; this page is generated. "
@@ -123,7 +137,7 @@ def write_page(sections: Sequence[Section], bench: Bench, command: str, page: Pa
         for table in section.tables:
             parts.append(f"{table.title}.\n\n{table.markdown()}\n")
         for figure in section.figures:
-            parts.append(f"{figure.title}.\n\n![{figure.title}]({page.stem}/{figure.name}.png)\n")
+            parts.append(f"{figure.title}.\n\n![{figure.title}]({(charts / figure.name).as_posix()}.png)\n")
     parts.append(_provenance(bench))
     write_whole(page, "\n".join(parts).encode())
     return page

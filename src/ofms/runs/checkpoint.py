@@ -22,9 +22,10 @@ from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.core.version import __version__
 from ofms.runs.config import RunConfig, without_nothing
-from ofms.storage.files import require_writable, write_whole
+from ofms.runs.folder import CONFIG, METRICS
+from ofms.storage.files import require_writable, sync, write_whole
 
-CONFIG, FOLDER, LATEST = "config.toml", "checkpoint", "latest.json"
+FOLDER, LATEST = "checkpoint", "latest.json"
 # Checkpoints take at most this share of a run's time.
 _MOST_TIME = 0.02
 
@@ -107,6 +108,8 @@ class Checkpoints:
             config=self.config,
         )
         require_writable(self.folder)
+        # After a power failure, the metrics must not end before the checkpoint.
+        sync(self.folder.parent / METRICS)
         write_whole(self.folder / latest.file, safetensors.numpy.save(arrays))
         write_whole(self.folder / LATEST, msgspec.json.format(msgspec.json.encode(latest), indent=1) + b"\n")
         for path in self.folder.glob("*.safetensors"):

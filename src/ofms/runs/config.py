@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from ofms.policies.registry import settings_type
 from ofms.policies.settings import check_settings, identifying
 from ofms.runs.loading import available, load_experiment, load_preset
 from ofms.runs.schemas import Experiment, TrustTable
-from ofms.runs.units import parse_bandwidth, parse_budgets
+from ofms.runs.units import named_budgets, parse_bandwidth, parse_budgets
 from ofms.storage.schema import convert
 
 __all__ = [
@@ -92,10 +93,12 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         check_settings(settings)
         return settings
 
-    def fleet(self, catalogue: Catalogue) -> Fleet:
-        """The configured fleet, with costs in bytes."""
+    def fleet(self, catalogue: Catalogue, names: Sequence[str] = ()) -> Fleet:
+        """The configured fleet, with costs in bytes; `names` are the clients', by which budgets may be given."""
         largest = int(catalogue.storage.max())
-        budgets = parse_budgets(self.budget, largest=largest, clients=self.clients)
+        if "=" in self.budget and not names and self.stream is not None:
+            names = self.stream.read(self.rounds).names
+        budgets = parse_budgets(self.budget, largest=largest, clients=self.clients, names=names)
         bandwidth = parse_bandwidth(self.bandwidth, largest=largest, budgets=budgets)
         return Fleet(catalogue, budgets, bandwidth, Schedule(self.rounds, self.interval))
 
@@ -141,6 +144,8 @@ def load_run(path: str) -> RunConfig | None:
 
 def run_of(fields: dict[str, Any]) -> RunConfig:
     """The configuration with some fields replaced, checked except for the settings of its policy."""
+    if isinstance(fields.get("budget"), dict):
+        fields["budget"] = named_budgets(fields["budget"])
     for key in ("budget", "bandwidth", "models"):
         fields[key] = None if fields.get(key) is None else str(fields[key])
     config = _placed(convert({key: value for key, value in fields.items() if value is not None}, RunConfig))

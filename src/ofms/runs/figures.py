@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ofms.core.typing import AnyArray, Floats
+from ofms.data.stream import Stream
 from ofms.runs.config import RunConfig
 
 
@@ -16,6 +17,12 @@ def config_figures(config: RunConfig) -> dict[str, Any]:
     names = ("experiment", "policy", "preset", "seed", "clients", "rounds", "interval", "budget", "bandwidth")
     drift = {} if config.drift is None else {"drift": config.drift}
     return {name: getattr(config, name) for name in names} | drift
+
+
+def stream_figures(stream: Stream) -> dict[str, Any]:
+    """The clients' names, if they have any, and what the user should know about the stream."""
+    named = {"client_names": list(stream.names)} if stream.names else {}
+    return named | ({"warnings": list(stream.warnings)} if stream.warnings else {})
 
 
 def drift_figures(config: RunConfig, clients: Mapping[str, AnyArray], changes: Sequence[int]) -> dict[str, Any]:

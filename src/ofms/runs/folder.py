@@ -7,7 +7,8 @@ import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -16,7 +17,8 @@ from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.runs.config import FORMAT, RunConfig, load_run
 from ofms.storage.archives import read_npz
-from ofms.storage.files import require_writable, write_whole
+from ofms.storage.files import is_vacant, remove_leftovers, require_writable, write_whole
+from ofms.storage.growing import GrowingFile
 from ofms.storage.locks import FolderLock
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
 def require_free(folder: Path) -> Path:
     """Reject a folder that is not empty, or a path that cannot exist."""
     try:
-        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        taken = folder.exists() and (not folder.is_dir() or not is_vacant(folder))
     except OSError as error:
         raise InvalidInput("out", f"{str(folder)[:60]}…", f"{error.strerror}; name another folder") from None
     if taken:
@@ -71,35 +73,54 @@ class RunFolder:
 
     Parameters
     ----------
-    rounds
-        Rounds already in the folder: 0 for a new run. Later lines of the metrics are dropped.
+    resumed
+        Whether the folder holds an interrupted run; otherwise it must be free.
     """
 
-    def __init__(self, path: Path, config: RunConfig, *, rounds: int = 0) -> None:
+    def __init__(self, path: Path, config: RunConfig, *, resumed: bool = False) -> None:
         require_writable(path)
-        self.path = path
+        self.path, self.config = path, config
         self._lock = FolderLock(path)
+        self._metrics: GrowingFile | None = None
         try:
-            self.lines = _first_lines(path, rounds)
-            if not (path / CONFIG).exists():  # A resumed run keeps its own.
-                write_whole(path / CONFIG, config.to_toml().encode())
-            write_whole(path / METRICS, b"".join(msgspec.json.encode(line) + b"\n" for line in self.lines))
-            self._metrics: IO[bytes] = open(path / METRICS, "ab")  # noqa: SIM115
+            # Checked again: another process may have written a run meanwhile.
+            if resumed:
+                unfinished_run(path)
+            else:
+                require_free(path)
+            remove_leftovers(path)
         except BaseException:
             self._lock.close()
             raise
 
+    def start(self, rounds: int = 0) -> list[dict[str, Any]]:
+        """Begin after some rounds that are in the folder, and return their lines; later lines are dropped."""
+        lines = _first_lines(self.path, rounds)
+        content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        # Written first: a folder with a configuration can be resumed.
+        if not (self.path / CONFIG).exists():  # A resumed run keeps its own.
+            write_whole(self.path / CONFIG, self.config.to_toml().encode())
+        write_whole(self.path / METRICS, content)
+        self._metrics = GrowingFile(self.path / METRICS, len(content))
+        return lines
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._metrics.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
         self._lock.close()
+        if isinstance(error, OSError) and (self.path / CONFIG).exists():
+            error.add_note(f"continue with: {resume_command(self.path)}")
 
     def on_rounds(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Append lines to the metrics and flush them."""
-        self._metrics.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-        self._metrics.flush()
+        """Append lines to the metrics."""
+        if self._metrics is None:
+            raise RuntimeError("the run was not started")
+        self._metrics.append(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     def on_finish(self, result: Result) -> None:
         """Write arrays, then the summary, which marks the run as finished."""

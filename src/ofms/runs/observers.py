@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -36,7 +37,7 @@ class Observer(Protocol):
 
 
 class CheckpointObserver:
-    """Write checkpoints during a run, and stop it at the end of an exchange on Ctrl-C or SIGTERM.
+    """Write checkpoints during a run, and stop it at the end of an exchange on a signal.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ class CheckpointObserver:
             self.checkpoints.write(self.done, time.perf_counter() - self._began)
         if stopped:
             remedy = f"continue with: {resume_command(self.checkpoints.folder.parent)}"
-            raise RunInterrupted(f"stopped after round {self.done} of {self.rounds}; {remedy}")
+            message = f"stopped after round {self.done} of {self.rounds}; {remedy}"
+            raise RunInterrupted(message, self._stop.number or signal.SIGINT)
 
     def on_finish(self, result: Result) -> None:
         self.checkpoints.remove()

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Floats
+from ofms.data.stream import Stream
 from ofms.drawing.charts import Curve, curves_figure
 from ofms.runs.config import RunConfig
-from ofms.runs.figures import best_score, config_figures, mean_of, phase_mean
+from ofms.runs.figures import best_score, config_figures, drift_figures, mean_of, phase_mean, stream_figures
 from ofms.runs.folder import RunFolder, read_run_folder, require_free
 from ofms.runs.formatting import REGRET_LABEL, regret_curve, result_table
+from ofms.runs.frames import frame_of
 from ofms.runs.rounds import columns_of, lines_of
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class Result:
         revision: str,
         models: Sequence[str],
         seconds: float,
+        stream: Stream,
         further: Mapping[str, Any],
         folder: Path | None = None,
     ) -> Result:
@@ -112,7 +115,7 @@ class Result:
             "client_seconds": mean_of(arrays.get("seconds")),
             "folder": None if folder is None else str(folder),
         }
-        figures |= further
+        figures |= stream_figures(stream) | drift_figures(config, arrays, stream.changes) | dict(further)
         name = config.policy if folder is None else folder.name
         return cls(config, figures, arrays, columns, dict(history), folder, name)
 
@@ -141,6 +144,7 @@ class Result:
         if "models" not in self.figures:
             raise InvalidInput("save", folder, "a cell stores only a part of its run; run its command to get a folder")
         with RunFolder(path, self.config) as run:
+            run.start()
             run.on_rounds(lines_of(self.rounds))
             run.on_finish(self)
         return path
@@ -173,6 +177,11 @@ class Result:
     def drifts(self) -> bool:
         """Whether the stream drifts and dynamic regret was measured."""
         return "dynamic_regret" in self.figures
+
+    @property
+    def client_names(self) -> list[str]:
+        """The clients' names, or their numbers if they have none."""
+        return self.figures.get("client_names") or [str(client) for client in range(len(self.score))]
 
     def regret(self) -> Floats:
         """[N] cumulative regret of each client, in the selection loss."""
@@ -218,16 +227,7 @@ class Result:
 
     def to_pandas(self, rows: Literal["clients", "rounds"] = "clients") -> pandas.DataFrame:
         """One row per client, with its score, regret, bytes and budget; or one row per round."""
-        try:
-            import pandas
-        except ImportError:
-            raise InvalidInput("to_pandas", rows, "it needs pandas: pip install 'ofms[experiments]'") from None
-        if rows == "rounds":
-            return pandas.DataFrame(self.rounds).set_index("round")
-        if rows != "clients":
-            raise InvalidInput("rows", rows, "use clients or rounds")
-        table = pandas.DataFrame({name: values for name, values in self.clients.items() if values.ndim == 1})
-        return table.rename_axis("client")
+        return frame_of(self, rows)
 
     def __repr__(self) -> str:
         config = self.config

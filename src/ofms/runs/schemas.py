@@ -59,7 +59,7 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stream: TableSource | None = None
     clients: int | None = None
     rounds: int | None = None
-    budget: str
+    budget: str | dict[str, str | int | float]
     bandwidth: str
     preset: str = "published"
     interval: int = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -15,16 +16,21 @@ _FACTORS = {
     **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
     **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
 }
+_OTHERS = "*"
 _MOST_DIGITS = 30
 _AMOUNT = re.compile(r"(?P<number>[0-9]*\.?[0-9]+)\s*(?P<unit>[A-Za-z%]*)")
-_BUDGET_FORMS = "write '5' for five times the largest model, bytes as '64MiB', a list '3,5', or shares '3:60%,5:40%'"
+_BUDGET_FORMS = (
+    "write '5' for five times the largest model, bytes as '64MiB', a list '3,5', shares '3:60%,5:40%', "
+    "or by client 'NAME=3,*=5'"
+)
 _BANDWIDTH_FORMS = "write '50%' of the summed budgets, bytes as '1GiB', or '250' for that many of the largest model"
 
 
-def parse_budgets(text: str, *, largest: int, clients: int) -> Integers:
+def parse_budgets(text: str, *, largest: int, clients: int, names: Sequence[str] = ()) -> Integers:
     """[N] the clients' budgets in bytes.
 
-    A list has one budget per client; shares are spread evenly over the clients.
+    A list has one budget per client; shares are spread evenly over the clients. With the clients' `names`, each may
+    have its own, and `*` stands for all others.
 
     Examples
     --------
@@ -32,10 +38,14 @@ def parse_budgets(text: str, *, largest: int, clients: int) -> Integers:
     [500, 500, 500]
     >>> parse_budgets("3:60%,5:40%", largest=100, clients=5).tolist()
     [300, 500, 300, 500, 300]
+    >>> parse_budgets("pump=2,*=5", largest=100, clients=3, names=["fan", "pump", "valve"]).tolist()
+    [500, 200, 500]
     """
     if clients < 1:
         raise InvalidInput("clients", clients, "give at least 1")
     parts = [part.strip() for part in str(text).split(",")]
+    if any("=" in part for part in parts):
+        return _by_name(str(text), parts, largest, names[:clients])
     if not any(":" in part for part in parts):
         amounts = [_bytes("budget", part, text, largest, _BUDGET_FORMS) for part in parts]
         if len(amounts) not in (1, clients):
@@ -59,6 +69,35 @@ def parse_budgets(text: str, *, largest: int, clients: int) -> Integers:
         given[pick] += 1
         budgets.append(amounts[pick])
     return np.array(budgets, dtype=np.int64)
+
+
+def named_budgets(budgets: Mapping[str, object]) -> str:
+    """Budgets by client as `parse_budgets` reads them.
+
+    >>> named_budgets({"pump": 2, "*": "5"})
+    'pump=2,*=5'
+    """
+    for name, amount in budgets.items():
+        if "," in f"{name}{amount}":
+            raise InvalidInput("budget", name, "names and budgets of clients must not contain commas")
+    return ",".join(f"{name}={amount}" for name, amount in budgets.items())
+
+
+def _by_name(text: str, parts: Sequence[str], largest: int, names: Sequence[str]) -> Integers:
+    """[N] budgets given as NAME=BUDGET."""
+    given: dict[str, int] = {}
+    for part in parts:
+        name, equals, amount = (each.strip() for each in part.rpartition("="))
+        if not equals or name in given:
+            raise InvalidInput("budget", text, "write NAME=BUDGET once for each client, and *=BUDGET for all others")
+        if name != _OTHERS and name not in names:
+            known = ", ".join(names[:12]) or "numbered, not named; write budgets in their order"
+            raise InvalidInput("budget", text, f"there is no client {name!r}; clients are {known}")
+        given[name] = _bytes("budget", amount, text, largest, _BUDGET_FORMS)
+    missing = [name for name in names if name not in given]
+    if missing and _OTHERS not in given:
+        raise InvalidInput("budget", text, f"client {missing[0]!r} has none; add {_OTHERS}=BUDGET for all others")
+    return np.array([given[name] if name in given else given[_OTHERS] for name in names], dtype=np.int64)
 
 
 def parse_bandwidth(text: str, *, largest: int, budgets: Integers) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -155,7 +157,8 @@ def simulate(
         raise InvalidInput("drift", config.drift, "give a stream that drifts, with its changes; leave drift out")
     if stream is None and config.stream is not None:
         drift, seed = config.drift, config.seed
-        stream = config.stream.read() if drift is None else config.stream.read_drifting(**size, seed=seed, drift=drift)
+        table = config.stream
+        stream = table.read(config.rounds) if drift is None else table.read_drifting(**size, seed=seed, drift=drift)
     if stream is None:
         dataset = load_dataset(str(config.dataset), config.trusted())
         stream = make_stream(dataset, **size, seed=config.seed, drift=config.drift)
@@ -172,8 +175,13 @@ def simulate(
         dictionary = find_dictionary(loaded, config, progress=progress)
     else:
         dictionary = dictionary_of(models, stream.task)
-    fleet = config.fleet(dictionary.catalogue())
+    fleet = config.fleet(dictionary.catalogue(), stream.names)
     built = build_policy(config.policy, config.policy_settings(), fleet, config.trusted())
+    for line in stream.warnings:
+        if progress:
+            print(f"warning: {line}", file=sys.stderr)
+        else:
+            warnings.warn(line, stacklevel=2)
     folder = Path(resume) if resume is not None else None
     if folder is None and out is not False:
         folder = new_run_folder(None if out is True else str(out), config)
@@ -219,7 +227,8 @@ def resolve_experiment(
     else:
         task = task_of(loaded, trust)
         if loaded.stream is not None and (loaded.clients is None or loaded.rounds is None):
-            found = loaded.stream.read()
+            rounds = given.get("rounds", loaded.rounds)
+            found = loaded.stream.read(rounds if isinstance(rounds, int) else None)
             loaded = msgspec.structs.replace(
                 loaded, clients=loaded.clients or found.clients, rounds=loaded.rounds or found.rounds
             )

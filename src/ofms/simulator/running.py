@@ -16,7 +16,6 @@ from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
 from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, comparable, restore
 from ofms.runs.config import RunConfig
-from ofms.runs.figures import drift_figures
 from ofms.runs.folder import RunFolder, resume_command
 from ofms.runs.observers import CheckpointObserver, Observer
 from ofms.runs.result import Result
@@ -74,14 +73,15 @@ def run(
         )
         parts["drift"] = drift
     inputs = Inputs(fleet.catalogue.revision, stream.fingerprint())
-    done, seconds = restore(folder, parts, inputs) if resumed and folder is not None else (0, 0.0)
-    began = time.perf_counter() - seconds
+    done, seconds = 0, 0.0
     lines: list[Line] = []
     with ExitStack() as stack:
         observers: list[Observer] = []
         if folder is not None:
-            written = stack.enter_context(RunFolder(folder, config, rounds=done))
-            lines += written.lines
+            written = stack.enter_context(RunFolder(folder, config, resumed=resumed))
+            if resumed:
+                done, seconds = restore(folder, parts, inputs)
+            lines += written.start(done)
             observers.append(written)
             if tracker is not None:
                 observers.append(stack.enter_context(start_tracker(tracker, config, folder)))
@@ -91,7 +91,8 @@ def run(
             checkpoints = Checkpoints(folder, checkpoint, parts, inputs, comparable(config))
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
-        for exchange in _resumable(simulation.exchanges(), folder):
+        began = time.perf_counter() - seconds
+        for exchange in _explained(simulation.exchanges(), stream, folder):
             new = measurement.add(exchange)
             if drift is not None:
                 drift.add(exchange)
@@ -119,8 +120,8 @@ def run(
             not_covered=policy.not_covered,
             revision=fleet.catalogue.revision,
             models=fleet.catalogue.names,
-            further=drift_figures(config, clients, stream.changes)
-            | {"loss_bound": policy.loss_bound, "warnings": warnings},
+            stream=stream,
+            further={"loss_bound": policy.loss_bound, "warnings": [*stream.warnings, *warnings]},
             folder=folder,
         )
         for observer in observers:
@@ -128,11 +129,14 @@ def run(
     return result
 
 
-def _resumable(exchanges: Iterator[Exchange], folder: Path | None) -> Iterator[Exchange]:
-    """The exchanges; an error in one, for example of the user's own code, says how to resume the run."""
+def _explained(exchanges: Iterator[Exchange], stream: Stream, folder: Path | None) -> Iterator[Exchange]:
+    """The exchanges; an error names its client as the stream does, and one of the user's own code how to resume."""
     try:
         yield from exchanges
+    except NotFinite as error:
+        raise error if error.client is None else error.with_name(stream.name_of(error.client)) from None
     except Exception as error:
-        if folder is not None and not isinstance(error, InvalidInput | NotFinite):
+        # An error of the folder itself says so already.
+        if folder is not None and not isinstance(error, InvalidInput | OSError):
             error.add_note(f"once it is corrected, continue with: {resume_command(folder)}")
         raise

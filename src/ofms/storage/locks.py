@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from ofms.core.errors import InvalidInput
 
-_NAME = ".lock"
+LOCK = ".lock"
 # Longer than another process's `is_locked`, which holds the lock for an instant.
 _TIMEOUT_SECONDS = 0.1
 
@@ -22,7 +23,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / _NAME
+        self.path = folder / LOCK
         # Not thread-local: another thread may call `close`.
         self._lock = FileLock(self.path, thread_local=False)
         try:
@@ -41,7 +42,7 @@ class FolderLock:
 @contextmanager
 def waiting_lock(path: Path) -> Iterator[None]:
     """Within the block, no other process is in the block of the same file; waits until that is so."""
-    lock_path = path.with_name(f".{path.name}{_NAME}")
+    lock_path = path.with_name(f".{path.name}{LOCK}")
     lock = FileLock(lock_path)
     lock.acquire()
     try:
@@ -61,10 +62,31 @@ def is_locked(folder: Path) -> bool:
     try:
         import fcntl
 
-        with open(folder / _NAME, "rb") as file:
+        with open(folder / LOCK, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except (ImportError, OSError):
         return False
     return False
+
+
+def wait_for_lock(descriptor: int) -> None:
+    """Lock an open file, as soon as no other process or thread has it locked, until it is closed."""
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed; return False if another process or thread has it locked."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except ImportError:
+        return True
+    return True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -26,6 +27,7 @@ def convert(values: Any, kind: type[T]) -> T:
     ...
     ofms.core.errors.InvalidInput: task = both: use one of one, all
     """
+    _require_known_keys(values, kind, "")
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -46,6 +48,39 @@ def invalid_input(error: msgspec.ValidationError, values: Any, kind: Any) -> Inv
     return InvalidInput(field, shown, reason[:1].lower() + reason[1:].replace("`", "'"))
 
 
+def unknown_key(field: str, value: object, known: Iterable[str]) -> InvalidInput:
+    """The error for a key that a record does not have: names the key that is meant, or all keys.
+
+    >>> raise unknown_key("stream.feature", "heat", ["file", "features"])
+    Traceback (most recent call last):
+    ...
+    ofms.core.errors.InvalidInput: stream.feature = heat: unknown key 'feature'; did you mean 'features'?
+    """
+    key, names = field.rpartition(".")[2], list(known)
+    close = difflib.get_close_matches(key, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(names)}"
+    return InvalidInput(field, value, f"unknown key {key!r}; {hint}")
+
+
+def _require_known_keys(values: Any, kind: Any, place: str) -> None:
+    """Reject unknown keys of a record and of the records in it, which msgspec would ignore in dataclasses."""
+    for member in members_of(kind):
+        _require_known_keys(values, member, place)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not kind.__struct_config__.forbid_unknown_fields:
+        return
+    if not isinstance(values, Mapping) or not _is_record(kind):
+        return
+    hints = get_type_hints(kind)
+    for key, value in values.items():
+        if key not in hints:
+            raise unknown_key(f"{place}{key}", value, hints)
+        _require_known_keys(value, hints[key], f"{place}{key}.")
+
+
+def _is_record(kind: Any) -> bool:
+    return is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
+
+
 def _value_at(values: Any, step: str) -> Any:
     if isinstance(values, Mapping):
         return values.get(step)
@@ -60,7 +95,7 @@ def _annotation_at(annotation: Any, step: str) -> Any:
         found = _annotation_at(member, step)
         if found is not None:
             return found
-    if is_dataclass(annotation) or (isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)):
+    if _is_record(annotation):
         return get_type_hints(annotation).get(step)
     arguments = get_args(annotation)
     if get_origin(annotation) in (dict, Mapping):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +21,3 @@ def send_command(folder: Path, command: Command) -> None:
     read_config(folder)
     give_command(folder, command)
     click.echo("requested; the server applies it before its next exchange")
-
-
-def interrupt_on_sigterm() -> None:
-    """Treat SIGTERM, which a service manager sends, as Ctrl-C."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)

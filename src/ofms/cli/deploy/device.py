@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ofms.cli.deploy.common import folder_argument, interrupt_on_sigterm
+from ofms.cli.deploy.common import folder_argument
 
 
 @click.command("device")
@@ -21,6 +21,5 @@ def command(folder: Path, store: Path, address: str | None) -> None:
 
     entry = read_device(folder)
     require_writable(store)
-    interrupt_on_sigterm()
     arguments = supernode_command(folder.absolute(), store.absolute(), address or entry.server, free_port())
     keep_node(arguments, store.absolute() / FLOWER, click.echo)

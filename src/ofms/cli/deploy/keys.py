@@ -55,34 +55,30 @@ def command(
 ) -> None:
     """Create a deployment (certificate authority, server certificate, device keys); add and revoke devices."""
     from ofms.coordinator.deployment import Deployment, read_config
-    from ofms.coordinator.files import APP, SERVER, STATE
-    from ofms.coordinator.keys import add_device, make_deployment, revoke_device
+    from ofms.coordinator.files import APP, DEVICE_FOLDERS, SERVER, STATE
+    from ofms.coordinator.keys import change_devices, make_deployment
     from ofms.core.errors import InvalidInput
     from ofms.flower.app import write_app
+    from ofms.storage.files import adding_to
     from ofms.storage.locks import is_locked
 
-    if address is not None:
-        if models is None:
-            raise InvalidInput("models", None, "name the server's dictionary: --models DIR")
-        make_deployment(
-            folder,
-            address,
-            models,
-            hosts=hosts,
-            policy=policy,
-            settings=settings,
-            interval=interval,
-            rounds=rounds,
-            trust=trust,
-        )
-        write_app(folder / APP)
+    if address is None:
+        change_devices(folder, devices, revoke, read_config(folder).address)
+    elif models is None:
+        raise InvalidInput("models", None, "name the server's dictionary: --models DIR")
+    elif (folder / SERVER).exists():
+        raise InvalidInput("deployment", folder, "it already exists; omit --server to add devices to it")
+    else:
+        given: dict[str, Any] = {"policy": policy, "settings": settings, "interval": interval, "rounds": rounds}
+        # All of it or nothing: a device that is refused leaves no deployment behind.
+        with adding_to(folder, last=SERVER) as partial:
+            make_deployment(partial, address, models, hosts=hosts, trust=trust, **given)
+            write_app(partial / APP)
+            change_devices(partial, devices, revoke, address)
         click.echo(f"{folder / SERVER}: the server's configuration; check it before you start the server")
-    address = read_config(folder).address
-    for name, budget in devices.items():
-        own = add_device(folder, name, budget, address)
-        click.echo(f"{own}: copy it to {name} over a trusted channel")
+    for name in devices:
+        click.echo(f"{folder / DEVICE_FOLDERS / name}: copy it to {name} over a trusted channel")
     for name in revoke:
-        revoke_device(folder, name)
         click.echo(f"{name} is revoked; a running server disconnects it within seconds")
     if devices:
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ofms.cli.deploy.common import folder_argument, interrupt_on_sigterm
+from ofms.cli.deploy.common import folder_argument
 
 
 @click.command("server")
@@ -16,7 +16,6 @@ def command(folder: Path, listen: str | None) -> None:
     """Run the server of a deployment from its last checkpoint, until its horizon (if it has one) or Ctrl-C."""
     from ofms.flower.supervisor import Supervisor
 
-    interrupt_on_sigterm()
     with Supervisor(folder, listen=listen, echo=click.echo) as supervisor:
         click.echo(f"listening on {supervisor.listen}:{supervisor.port}; Ctrl-C stops it, the same command resumes it")
         supervisor.run()

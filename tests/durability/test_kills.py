@@ -1,0 +1,22 @@
+"""A process that is killed with SIGKILL at any moment loses nothing: the repeated command makes the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.durability.killing import assert_kills_change_nothing
+from tests.durability.tasks import TASKS
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_two_kills(task: str, tmp_path: Path) -> None:
+    assert_kills_change_nothing(task, tmp_path, 2, seed=1, pages=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("task", TASKS)
+def test_forty_kills(task: str, tmp_path: Path) -> None:
+    assert_kills_change_nothing(task, tmp_path, 40, seed=2, pages=True)
