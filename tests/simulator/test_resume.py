@@ -176,7 +176,7 @@ def test_a_run_that_cannot_be_resumed_is_refused(stopped: Path) -> None:
         ("hindsight = true", "hindsight = false", "hindsight = False: the run began with True"),
         ("history = 10", "history = 2", "history = 2: the run began with 10"),
         ("window = 50", "window = 7", "settings.window = 7: the run began with 50"),
-        ("    16,\n", "    8,\n", r"settings.memories = \[0.0, 8.0, 4.0\]: the run began with \[0, 16, 4\]"),
+        ("    16,\n", "    8,\n", r"settings.memories = \[0, 8, 4\]: the run began with \[0, 16, 4\]"),
         ('policy = "late-hedge"', 'policy = "mab"', "policy = mab: the run began with late-hedge"),
     ],
 )

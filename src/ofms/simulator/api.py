@@ -138,9 +138,9 @@ def simulate(
     loaded: Experiment | None
     repeated = load_run(experiment)
     if repeated is not None:
-        loaded, config = None, change(repeated, given, policy, trusted)
         if resume is not None:
-            require_same_config(Path(resume), config)
+            require_same_config(Path(resume), repeated)
+        loaded, config = None, change(repeated, given, policy, trusted)
         if stream is None and config.experiment == _OWN_STREAM:
             raise InvalidInput("stream", None, "the run used a stream of your own; give it again")
     else:
