@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,12 +97,7 @@ def test_messages_name_the_client(experiment: Path, tmp_path: Path) -> None:
     named.x[1, 4, 0] = np.nan
     with pytest.raises(ofms.InvalidInput, match="see client pump, round 5"):
         named.require_sound()
-    named.x[1, 4] = 3e38
-    # Outputs that are not finite: a loss that overflows would be computed in double precision.
-    large = [
-        replace(each, tensors={name: 9 * part for name, part in each.tensors.items()}) for each in dictionary.models
-    ]
-    dictionary = replace(dictionary, models=tuple(large))
+    named.x[1, 4, 0] = 3e38
     for loopback in (False, True):
         with pytest.raises(ofms.NotFinite, match="client pump"):
             ofms.simulate(models=dictionary, stream=named, budget="3", bandwidth="60%", loopback=loopback)
