@@ -52,12 +52,12 @@ def _main(arguments: list[str]) -> int:
     except click.ClickException as error:
         click.echo(f"ofms: {_one_line(error.format_message())}", err=True)
         return 2
-    except Exception as error:
-        return report_failure(error, traceback=shown)
     except (click.Abort, KeyboardInterrupt) as error:
         # Click wraps an interruption in its own Abort.
         click.echo(f"ofms: {_one_line(str(error.__cause__ or error)) or 'interrupted'}", err=True)
         return 1
+    except Exception as error:
+        return report_failure(error, traceback=shown)
     return 0
 
 
