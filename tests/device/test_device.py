@@ -188,6 +188,20 @@ def test_outputs_of_removed_models_are_kept_for_late_labels(device: Device, coor
         assert set(np.flatnonzero(gained[0])) == set(held), "losses of the removed models are learnt"
 
 
+@pytest.mark.parametrize("bound", ["clip", "saturate"])
+def test_a_bounded_loss_that_overflows_counts_as_1(bound: str, tmp_path: Path) -> None:
+    dictionary, _ = problem()
+    coordinator = coordinator_for(dictionary, "ofms-ft", loss_bound=bound)
+    device = open_devices(tmp_path, dictionary)[0]
+    device.receive(coordinator.welcome(0))
+    coordinator.receive(0, decode(device.collect() or b""))
+    device.receive(coordinator.open()[0])
+    assert device.feedback(device.predict(np.zeros(3)).id, 1e30)
+    losses = device._state.memory.losses
+    assert losses.tolist() == [1.0 if model in device.holding else 0.0 for model in range(6)]
+    device.close()
+
+
 def test_inputs_of_any_kind(device: Device) -> None:
     x = [0.3, -0.2, 0.9]
     expected = device.predict(np.array(x)).value

@@ -48,6 +48,20 @@ def test_a_loss_that_overflows_counts_as_1(bound: str, given: dict[str, Any]) ->
     assert not chosen.any(), "it is not chosen again"
 
 
+@pytest.mark.parametrize("given", [{}, {"loopback": True}, {"cache": True}], ids=["fused", "loopback", "cached"])
+def test_a_raw_loss_that_overflows_is_not_learnt(given: dict[str, Any]) -> None:
+    with pytest.raises(ofms.NotFinite, match=r"with net0 in round 1 is 9\.99.*e\+49; it was not used for learning"):
+        ofms.simulate(
+            models=with_a_far_model(),
+            stream=STREAM,
+            policy="follow-the-leader",
+            loss_bound="raw",
+            budget="3",
+            bandwidth="100%",
+            **given,
+        )
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e19, 1e30, 3e38])
 def test_losses_agree_with_double_precision(scale: float) -> None:
     logits = torch.tensor([[1.0, -1.0, 0.25], [-1.0, 1.0, 0.5]]) * scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from ofms.core.failures import describe_failure
 from ofms.core.typing import Flags, Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
+
+# A loss beyond single precision: bounded it counts as 1, raw it is not learnt from.
+MOST_RAW_LOSS = float(np.finfo(np.float32).max)
 
 
 def require_fit(dictionary: Dictionary, stream: Stream) -> None:
@@ -46,9 +49,11 @@ def require_fit(dictionary: Dictionary, stream: Stream) -> None:
         raise InvalidInput("stream targets", int(stream.y.max()), f"the models predict classes 0 to {width - 1}")
 
 
-def require_finite_losses(losses: Floats, observed: Flags, names: list[str], first: int) -> None:
-    """Reject [N, n, K] losses of observed models that are not finite, before any learning."""
-    broken = ~np.isfinite(losses) & observed[:, None]
+def require_finite_losses(
+    losses: Floats, observed: Flags, names: Sequence[str], first: int, most: float = math.inf
+) -> None:
+    """Reject [N, n, K] losses of observed models that are not finite, or above `most`, before any learning."""
+    broken = ~(np.isfinite(losses) & (losses <= most)) & observed[:, None]
     if broken.any():
         row, step, model = (int(index) for index in np.argwhere(broken)[0])
         raise NotFinite(

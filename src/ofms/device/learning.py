@@ -76,7 +76,10 @@ def losses_of(membership: Membership, outputs: Mapping[int, AnyArray], y: float 
     target = torch.tensor([y], dtype=torch.int64 if membership.task == "classification" else torch.float32)
     for model, output in outputs.items():
         loss = sample_losses(torch.from_numpy(output)[None], target, membership.task).numpy()
-        losses[0, 0, model] = without_overflow(loss, output[None], target.numpy(), membership.task)[0]
+        # Bounded, a loss beyond single precision counts as 1; raw, it is rejected.
+        if membership.policy.loss_bound != "raw":
+            loss = without_overflow(loss, output[None], target.numpy(), membership.task)
+        losses[0, 0, model] = loss[0]
     bounded = selection_loss(losses, membership.policy.loss_bound)[:, 0]
     for model in outputs:
         if not np.isfinite(bounded[0, model]):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ofms.compute.checks import MOST_RAW_LOSS, require_finite_losses
 from ofms.compute.own_copies import OwnCopies
 from ofms.compute.protocol import Adaptation, Compute, Tensors
 from ofms.core.draws import Draws
@@ -125,6 +126,9 @@ class FusedSimulation:
             update = self.compute.update(window, plan.update_weight, local, plan.prediction_weights)
 
         result = evaluation.result()
+        if policy.loss_bound == "raw":
+            names = self.fleet.catalogue.names
+            require_finite_losses(result.client_losses, observed, names, span[0], MOST_RAW_LOSS)
         losses = policy_losses(result.client_losses, observed, policy.loss_bound)
         samples = None
         if result.outputs is not None:

@@ -6,6 +6,7 @@ It is the reference for the fused simulator, and it mimics a deployment: a clien
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch.func import functional_call
 
-from ofms.compute.checks import is_finite, not_finite_update, require_finite_losses, require_fit
+from ofms.compute.checks import MOST_RAW_LOSS, is_finite, not_finite_update, require_finite_losses, require_fit
 from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks, Tensors
 from ofms.compute.samples import Samples
@@ -136,7 +137,8 @@ class LoopbackSimulation:
         for index, each in enumerate(found):
             for model, outputs, losses in each:
                 add_outputs(own_results, index, model, outputs, losses)
-        require_finite_losses(own_results.losses, observed, self.names, span[0])
+        most = MOST_RAW_LOSS if policy.loss_bound == "raw" else math.inf
+        require_finite_losses(own_results.losses, observed, self.names, span[0], most)
         shared = self._in_hindsight(span, plan) if self.hindsight else own_results
         frozen_scores = self._frozen_scores(exchange, plan)
 
