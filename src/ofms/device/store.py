@@ -35,8 +35,11 @@ class Store:
         self._closed.set()
         self._waiting.set()
         self._writer.join()
-        self._close_journal()
-        self._lock.close()
+        try:
+            self._close_journal()
+        finally:
+            # Also if the last records could not be written: another process may open the store then.
+            self._lock.close()
 
     def snapshot(self) -> Envelope | None:
         """The last snapshot, or None in a new store."""
