@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +99,7 @@ def test_messages_name_the_client(experiment: Path, tmp_path: Path) -> None:
     with pytest.raises(ofms.InvalidInput, match="see client pump, round 5"):
         named.require_sound()
     named.x[1, 4, 0] = 3e38
+    given: dict[str, Any] = {"policy": "ofms-ft", "loss_bound": "raw", "learning_rate": 0.1, "fine_tuning_rate": 0.01}
     for loopback in (False, True):
         with pytest.raises(ofms.NotFinite, match="client pump"):
-            ofms.simulate(models=dictionary, stream=named, budget="3", bandwidth="60%", loopback=loopback)
+            ofms.simulate(models=dictionary, stream=named, budget="3", bandwidth="60%", loopback=loopback, **given)
