@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.durability.tasks import TASKS, leftovers
+from tests.repeated_tasks import TASKS, leftovers
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 import ofms
 from ofms.report.page import write_report
@@ -92,12 +93,17 @@ def test_budgets_by_name_in_the_experiment(experiment: Path, capsys: pytest.Capt
 
 
 def test_messages_name_the_client(experiment: Path, tmp_path: Path) -> None:
-    dictionary, stream = problem()
+    _, stream = problem()
     named = ofms.Stream(stream.x.copy(), stream.y, stream.task, names=NAMES)
     named.x[1, 4, 0] = np.nan
     with pytest.raises(ofms.InvalidInput, match="see client pump, round 5"):
         named.require_sound()
-    named.x[1, 4, 0] = 3e38
+    # The networks' outputs overflow.
+    named.x[1, 4] = 3e38
+    modules = {name: nn.Linear(3, 1) for name in "abc"}
+    for module in modules.values():
+        nn.init.constant_(module.weight, 10.0)
+    large = ofms.Dictionary.from_modules(modules, task="regression")
     for loopback in (False, True):
         with pytest.raises(ofms.NotFinite, match="client pump"):
-            ofms.simulate(models=dictionary, stream=named, budget="3", bandwidth="60%", loopback=loopback)
+            ofms.simulate(models=large, stream=named, budget="3", bandwidth="60%", loopback=loopback)

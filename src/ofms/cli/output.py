@@ -6,10 +6,7 @@ import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from typing import Any, TextIO
 
 # 128 + SIGPIPE: what a shell reports for a command whose reader has ended.
 _ENDED_PIPE = 141
@@ -20,7 +17,7 @@ class _Tolerant(io.FileIO):
 
     failure: OSError | None = None
 
-    def write(self, content: ReadableBuffer, /) -> int:
+    def write(self, content: Any, /) -> int:
         if self.failure is None:
             try:
                 return super().write(content)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.durability.tasks import TASKS
+from tests.repeated_tasks import TASKS
 
 # Forked from a process that has imported everything, so that a kill rarely hits an import.
 _CONTEXT = multiprocessing.get_context("forkserver")

@@ -18,9 +18,9 @@ from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.report import page
 from ofms.runs import checkpoint
 from tests.deployments import DirectFleet, make_fleet, parameters
-from tests.durability.killing import Workplace, without_page
-from tests.durability.tasks import TASKS, leftovers
 from tests.full_disk import full_after
+from tests.killing import Workplace, without_page
+from tests.repeated_tasks import TASKS, leftovers
 
 SOURCES = Path(ofms.__file__).parent
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.durability.killing import assert_kills_change_nothing
-from tests.durability.tasks import TASKS
+from tests.killing import assert_kills_change_nothing
+from tests.repeated_tasks import TASKS
 
 
 @pytest.mark.parametrize("task", TASKS)
