@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,14 +31,8 @@ pytestmark = pytest.mark.parametrize("name", list(MODULES))
 
 def as_plain(state: Any) -> dict[str, Any]:
     """A state as plain values that can be compared."""
-    values: dict[str, Any] = {}
-    for field in fields(state):
-        value = getattr(state, field.name)
-        if is_dataclass(value):
-            values |= {f"{field.name}.{key}": inner for key, inner in as_plain(value).items()}
-        else:
-            values[field.name] = (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
-    return values
+    arrays, values = flatten(state)
+    return values | {path: (array.shape, array.tobytes()) for path, array in arrays.items()}
 
 
 @st.composite

@@ -185,3 +185,15 @@ def test_a_gradient_counts_as_much_as_the_model_is_used() -> None:
     assert plan.update_weight[uploads] == pytest.approx(4 * plan.prediction_weights[uploads])
     assert plan.prediction_weights.sum(axis=1) == pytest.approx(1)
     assert not plan.update_weight[~uploads].any()
+
+
+def test_states_that_were_passed_in_are_not_modified() -> None:
+    """Rounds share arrays: what a later one learns or appends must not show in an earlier state."""
+    fleet = fleet_of(EQUAL, [3, 2, 5], rounds=30)
+    outputs, targets = make_stream(3, 30, len(EQUAL), 1)
+    kept = []
+    for found in runs(fleet, outputs, targets, window=14):
+        arrays = flatten(found.state)[0]
+        kept.append((found.state, {name: array.tobytes() for name, array in arrays.items()}))
+    for state, before in kept:
+        assert {name: array.tobytes() for name, array in flatten(state)[0].items()} == before

@@ -73,9 +73,9 @@ def play_policy(adversary: Adversary, rounds: tuple[int, ...]) -> list[tuple[flo
             hedge = policy.hedge
             bound = hedge.peaks[:, 0] + hedge.totals.gaps[:, 0] + hedge.member_peak + hedge.totals.member_gaps
             found.append((float((incurred - of_models.min(axis=1)).mean()), float(bound.mean())))
-        past, now = policy.rounds, policy.rounds.open
-        parts = (now.members, now.mixture, now.rates, now.mixture_rate, past.certain, past.thinning)
-        outputs[:, step, :, 0] = adversary(Open(*(part[:, -1] for part in parts)), step)
+        now = policy.rounds
+        layers = (now.members, now.mixture, now.rates, now.mixture_rate, now.certain, now.thinning)
+        outputs[:, step, :, 0] = adversary(Open(*(each.parts[-1] for each in layers)), step)
         pools = (planned.plan.prediction_weights * outputs[:, step, :, 0]).sum(axis=1)
         incurred += (pools - 1) ** 2
         of_models += (outputs[:, step, :, 0] - 1) ** 2

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ofms.core.layers import Layers
 from ofms.core.typing import AnyArray
 
 T = TypeVar("T")
@@ -24,6 +25,8 @@ def flatten(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], dict[
     for name, value in _parts(state):
         if isinstance(value, np.ndarray):
             arrays[prefix + name] = value
+        elif isinstance(value, Layers):
+            arrays[prefix + name] = value.whole
         elif is_dataclass(value):
             inner_arrays, inner_values = flatten(value, f"{prefix}{name}.")
             arrays |= inner_arrays
@@ -41,18 +44,21 @@ def unflatten(template: T, arrays: dict[str, AnyArray], values: dict[str, Any], 
     changes: dict[str, Any] = {}
     for name, value in _parts(template):
         if isinstance(value, np.ndarray):
-            found = arrays[prefix + name]
-            if not _fits(found.shape, value.shape) or found.dtype != value.dtype:
-                raise ValueError(
-                    f"{prefix}{name} is {found.dtype}{list(found.shape)}, not {value.dtype}{list(value.shape)}"
-                )
-            changes[name] = found
+            changes[name] = _checked(arrays[prefix + name], value, prefix + name)
+        elif isinstance(value, Layers):
+            changes[name] = Layers.of(_checked(arrays[prefix + name], value.none, prefix + name))
         elif is_dataclass(value):
             changes[name] = unflatten(value, arrays, values, f"{prefix}{name}.")
         else:
             changes[name] = values[prefix + name]
     made: T = replace(template, **changes)  # type: ignore[type-var]
     return made
+
+
+def _checked(found: AnyArray, expected: AnyArray, path: str) -> AnyArray:
+    if not _fits(found.shape, expected.shape) or found.dtype != expected.dtype:
+        raise ValueError(f"{path} is {found.dtype}{list(found.shape)}, not {expected.dtype}{list(expected.shape)}")
+    return found
 
 
 def _fits(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ofms.core.states import flatten
 from ofms.core.typing import AnyArray, Integers
 
 T = TypeVar("T")
@@ -19,7 +17,7 @@ def in_blocks(state: T, clients: int, most: int, work: Callable[[T, slice | Inte
     """Apply `work` to the state of at most so many clients at a time.
 
     The first axis of the state's arrays are the clients; where it has length 1, all clients share the array. The result
-    does not depend on the blocks.
+    does not depend on the blocks. It shares with the state those arrays that no block changed.
     """
     if clients == 1:
         # NumPy adds in another order along an axis that is alone: a device gets the bits of a simulation as one of two.
@@ -28,60 +26,83 @@ def in_blocks(state: T, clients: int, most: int, work: Callable[[T, slice | Inte
         return alone
     if clients <= most:
         return work(state, slice(0, clients))
-    whole = flatten(state)[0]
-    joined = {path: _Joined(array, clients) for path, array in whole.items()}
-    last = state
-    # No block is of one client, whose bits would differ.
-    for first, stop in pairwise([*range(0, clients - 1, most), clients]):
-        block = slice(first, stop)
+    before, joined, last = _arrays(state), list[_Joined](), state
+    for block in blocks(clients, most):
         part = _rows(state, block)
-        before, last = flatten(part)[0], work(part, block)
-        for path, array in flatten(last)[0].items():
-            joined[path].put(block, array, changed=array is not before[path])
-    return _with(last, {path: each.array for path, each in joined.items()})
+        unchanged = {id(array): whole for array, whole in zip(_arrays(part), before, strict=True)}
+        last = work(part, block)
+        for place, array in enumerate(_arrays(last)):
+            if place == len(joined):
+                joined.append(_Joined(clients))
+            joined[place].put(block, array, unchanged.get(id(array)))
+    arrays = iter(joined)
+    made: T = _changed(last, lambda _: next(arrays).array)
+    return made
+
+
+def blocks(clients: int, most: int) -> Iterator[slice]:
+    """Blocks of at most so many clients, or one more: none is of a client alone, whose bits would differ."""
+    return (slice(first, stop) for first, stop in pairwise([*range(0, max(1, clients - 1), most), clients]))
 
 
 class _Joined:
-    """An array of all clients, from blocks; the one before if no block changed it."""
+    """An array of all clients, from blocks; one of those before if no block changed it."""
 
-    def __init__(self, before: AnyArray, clients: int) -> None:
-        self.array, self._before, self._clients = before, before, clients
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._before: AnyArray | None = None
+        self._made: AnyArray | None = None
         self._unchanged: list[slice] = []
 
-    def put(self, block: slice, part: AnyArray, *, changed: bool) -> None:
-        if self.array is self._before:
-            if not changed:
+    @property
+    def array(self) -> AnyArray:
+        array = self._before if self._made is None else self._made
+        assert array is not None
+        return array
+
+    def put(self, block: slice, part: AnyArray, before: AnyArray | None) -> None:
+        """The array of a block; `before`, if it is that part of an array before."""
+        if self._made is None:
+            if before is not None and (self._before is None or self._before is before):
+                self._before = before
                 self._unchanged.append(block)
                 return
-            self._allocate(part)
-        if self.array.shape[0] > 1:
-            self.array[block] = part
+            self._made = self._allocated(part)
+        if self._made.shape[0] > 1:
+            self._made[block] = part
 
-    def _allocate(self, part: AnyArray) -> None:
-        if self._before.shape[0] == 1:
-            self.array = part
-            return
-        self.array = np.empty((self._clients, *part.shape[1:]), dtype=part.dtype)
+    def _allocated(self, part: AnyArray) -> AnyArray:
+        if part.shape[0] == 1:
+            return part
+        # In the order of the block's array in memory.
+        made = np.empty_like(part, shape=(self._clients, *part.shape[1:]))
         for block in self._unchanged:
-            self.array[block] = self._before[block]
+            made[block] = self.array[block]
+        return made
+
+
+def _arrays(value: Any) -> list[AnyArray]:
+    """The arrays of a record, and of records and tuples in it."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    parts = value if isinstance(value, tuple) else [getattr(value, name) for name in _names(value)]
+    return [array for part in parts for array in _arrays(part)]
 
 
 def _rows(value: Any, block: slice | Integers, shared: int = 1) -> Any:
+    return _changed(value, lambda array: array[block] if array.shape[0] > shared else array)
+
+
+def _changed(value: Any, change: Callable[[AnyArray], AnyArray]) -> Any:
+    """A record with all of its arrays changed, in the order of `_arrays`."""
     if isinstance(value, np.ndarray):
-        return value[block] if value.shape[0] > shared else value
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _rows(getattr(value, each.name), block, shared) for each in fields(value)})
-    return value
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_changed(part, change) for part in value)
+    names = _names(value)
+    return type(value)(**{name: _changed(getattr(value, name), change) for name in names}) if names else value
 
 
-def _with(record: T, arrays: dict[str, AnyArray], prefix: str = "") -> T:
-    """The record with other arrays, by path."""
-    changes: dict[str, Any] = {}
-    for each in fields(record):  # type: ignore[arg-type]
-        value, path = getattr(record, each.name), prefix + each.name
-        if isinstance(value, np.ndarray):
-            changes[each.name] = arrays[path]
-        elif is_dataclass(value):
-            changes[each.name] = _with(value, arrays, f"{path}.")
-    made: T = replace(record, **changes)  # type: ignore[type-var]
-    return made
+def _names(value: Any) -> list[str]:
+    """The fields of a record; none of any other value."""
+    return list(getattr(value, "__dataclass_fields__", ()))

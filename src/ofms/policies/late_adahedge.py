@@ -14,9 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
+from ofms.policies.exponential_weights import mixed, softmax
 
 _LARGEST_RATE = 1e6
 _LEAST_GAP = 1e-9
+# Pairs of client and round that are worked on at once.
+_AT_ONCE = 4000
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +44,8 @@ class Weights:
     @property
     def pooled(self) -> Floats:
         """[N, K] p, the members' weights mixed."""
-        pooled: Floats = np.einsum("nj,njk->nk", self.mixture, self.members, order="C")
-        return pooled
+        pooled: Floats = np.einsum("jn,jkn->kn", self.mixture.T, self.members.transpose(1, 2, 0))
+        return pooled.T
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +57,8 @@ class OpenRounds:
     members, mixture, rates, mixture_rate
         [N, R, ...] as in `Weights`.
     losses
-        [N, R, K] what is known of each model's relative loss; NaN if it is not known.
+        [N, R, K] what is known of each model's relative loss; NaN if it is not known. The last rounds are left out
+        until something is known of them.
     final
         [N, R] whether the round is already in the totals.
     """
@@ -84,7 +88,9 @@ class Hedge:
 def start(clients: int, models: int, members: int) -> Hedge:
     """Nothing learnt."""
     shape = (clients, members)
-    totals = Totals(np.zeros((*shape, models)), np.zeros(shape), np.zeros(shape), np.zeros(clients))
+    # Clients last in memory, as in all that follows.
+    losses = np.zeros((members, models, clients)).transpose(2, 0, 1)
+    totals = Totals(losses, np.zeros(shape), np.zeros(shape), np.zeros(clients))
     hints = np.zeros((clients, models))
     return Hedge(totals, np.zeros(shape), np.zeros(clients), hints, np.zeros(clients, dtype=np.int64))
 
@@ -96,93 +102,122 @@ def advance(
 
     The first rounds without a gap in what is known become final, and so do the `expired` oldest, with hints.
     """
-    losses = np.array(rounds.losses.transpose(1, 2, 0), order="C")
-    unknown, done = np.isnan(losses), np.ascontiguousarray(rounds.final.T)
-    means = hints * hedge.hint_sums / np.maximum(hedge.finished, 1)[:, None]
-    np.copyto(losses, means.T, where=unknown)
+    # Rounds come first and clients last, here and below: NumPy is fastest along the last axis.
+    done, learnt = np.ascontiguousarray(rounds.final.T), rounds.losses.shape[1]
+    losses = np.full((len(done), *hedge.hint_sums.T.shape), np.nan)
+    losses[:learnt] = rounds.losses.transpose(1, 2, 0)
+    unknown = np.isnan(losses)
+    if hints and hedge.finished.any():
+        losses = np.where(unknown, hedge.hint_sums.T / np.maximum(hedge.finished, 1), losses)
+    else:
+        losses = np.fmax(losses, 0.0) + np.fmin(losses, 0.0)
     complete = done | ~unknown.any(axis=1)
     complete[:expired] = True
     prefix = np.logical_and.accumulate(complete, axis=0)
     # Without a label, a round is none: hints alone would make a client more and more certain.
     counts = ~done & ~unknown.all(axis=1)
-    steps = _replay(hedge.totals, rounds, losses, counts, memories)
-    now = Totals(*(part[-1].T for part in steps))
+    fresh = prefix & counts
+    place = prefix.sum(axis=0) if fresh.any() else None
+    replay = _replay(hedge.totals, rounds, losses, counts, memories, place)
     hedge = replace(
         hedge,
-        peaks=np.maximum(memories * hedge.peaks, now.gaps),
-        member_peak=np.maximum(hedge.member_peak, now.member_gaps),
+        peaks=np.maximum(memories * hedge.peaks, replay.gaps[-1].T),
+        member_peak=np.maximum(hedge.member_peak, replay.member_gaps[-1]),
     )
-    fresh = prefix & counts
-    if fresh.any():
-        place, every = prefix.sum(axis=0), np.arange(prefix.shape[1])
+    if place is not None:
         hedge = replace(
             hedge,
-            totals=Totals(*(part.transpose(0, *range(part.ndim - 1, 0, -1))[place, every] for part in steps)),
+            totals=replay.totals(place),
             hint_sums=hedge.hint_sums + (losses * fresh[:, None]).sum(axis=0).T,
             finished=hedge.finished + fresh.sum(axis=0),
         )
-    return hedge, prefix.T, _weights(now, hedge)
+    return hedge, prefix.T, _weights(replay, hedge)
+
+
+@dataclass(frozen=True, eq=False)
+class _Replay:
+    """The totals before each round and after the last.
+
+    Of the models' losses, only those [J, K, N] after the rounds that are final, and those after the last one, less the
+    least of each member. The others are [R + 1, J, N], and [R + 1, N] for the gaps of hedging members.
+    """
+
+    final: Floats
+    above: Floats
+    gaps: Floats
+    member_losses: Floats
+    member_gaps: Floats
+
+    def totals(self, place: Integers) -> Totals:
+        """The totals of each client before the round at its place."""
+        others = (_at(part, place).T for part in (self.gaps, self.member_losses, self.member_gaps))
+        return Totals(self.final.transpose(2, 0, 1), *others)
 
 
 def _replay(
-    totals: Totals, rounds: OpenRounds, losses: Floats, counts: Flags, memories: Floats
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """The totals before each round and after the last, from [R, K, N] losses; [R, N] which rounds count.
-
-    Rounds come first and clients last, [R + 1, K, J, N]: NumPy is fastest along the last axis.
-    """
+    totals: Totals, rounds: OpenRounds, losses: Floats, counts: Flags, memories: Floats, place: Integers | None
+) -> _Replay:
+    """Replay [R, K, N] losses; [R, N] say which rounds count, [N] before which round each client is not final."""
     count, models, clients = losses.shape
-    rates = np.ascontiguousarray(rounds.rates.transpose(1, 2, 0))
-    mixture_rate, mixture = rounds.mixture_rate.T, rounds.mixture.transpose(1, 2, 0)
-    incurred = np.einsum("nrjk,rkn->rjn", rounds.members.astype(np.float64), losses)
-    factor = np.where(counts[:, None], memories[:, None], 1.0)
-    sums = np.empty((count + 1, models, memories.size, clients))
-    sums[0] = totals.losses.T
-    for r, added in enumerate((losses * counts[:, None])[:, :, None]):
-        np.multiply(sums[r], factor[r], out=sums[r + 1])
-        sums[r + 1] += added
-    member_sums = np.empty((count + 1, memories.size, clients))
-    member_sums[0], member_sums[1:] = totals.member_losses.T, incurred * counts[:, None]
-    np.cumsum(member_sums, axis=0, out=member_sums)
-    # The losses of a round are divided by γ where they are mixed, so that S + r/γ is the next S over γ.
-    gamma = memories[:, None]
-    mixed = _mixed(sums[1:], rates / gamma) - gamma * _mixed(sums[:-1], rates)
-    gaps = np.maximum(0.0, incurred - mixed) * counts[:, None]
-    mixed = _mixed(member_sums[1:], mixture_rate) - _mixed(member_sums[:-1], mixture_rate)
-    member_gaps = np.maximum(0.0, (mixture * incurred).sum(axis=1) - mixed) * counts
-    gap_sums = np.empty((count + 1, memories.size, clients))
-    gap_sums[0] = totals.gaps.T
-    for r in range(count):
-        gap_sums[r + 1] = factor[r] * gap_sums[r] + gaps[r]
-    member_gap_sums = np.cumsum(np.concatenate([totals.member_gaps[None], member_gaps]), axis=0)
-    return sums, gap_sums, member_sums, member_gap_sums
+    members, together = memories.size, max(1, _AT_ONCE // clients)
+    sums, added = np.empty((count + 1, models, clients)), losses * counts[:, None]
+    final, above = np.empty((2, members, models, clients))
+    incurred, change = np.empty((2, count, members, clients))
+    rates, factor = rounds.rates.transpose(1, 2, 0), np.where(counts[:, None], memories[:, None], 1.0)
+    # Member by member, and a few rounds at once: their arrays fit the cache.
+    for j, gamma in enumerate(memories):
+        sums[0] = totals.losses[:, j].T
+        for r in range(count):
+            np.multiply(sums[r], factor[r, j], out=sums[r + 1])
+            sums[r + 1] += added[r]
+        if place is not None:
+            final[j] = _at(sums, place)
+        least = sums.min(axis=1)
+        sums -= least[:, None]
+        above[j] = sums[-1]
+        for first in range(0, count, together):
+            some, after = slice(first, first + together), slice(first + 1, first + together + 1)
+            rate, weights = rates[some, j], rounds.members[:, some, j].transpose(1, 2, 0).astype(np.float64, order="C")
+            np.einsum("rkn,rkn->rn", weights, losses[some], out=incurred[some, j])
+            # The losses of a round are divided by γ where they are mixed, so that S + r/γ is the next S over γ.
+            before = mixed(sums[:-1][some], least[:-1][some], rate, weights)
+            change[some, j] = mixed(sums[after], least[after], rate / gamma, weights) - gamma * before
+    gaps = _sums(totals.gaps.T, np.maximum(0.0, incurred - change) * counts[:, None], factor)
+    member_losses = _sums(totals.member_losses.T, incurred * counts[:, None])
+    least, rate = member_losses.min(axis=1), rounds.mixture_rate.T
+    over = member_losses - least[:, None]
+    hedged = (rounds.mixture.transpose(1, 2, 0) * incurred).sum(axis=1)
+    hedged -= mixed(over[1:], least[1:], rate) - mixed(over[:-1], least[:-1], rate)
+    member_gaps = _sums(totals.member_gaps, np.maximum(0.0, hedged) * counts)
+    return _Replay(final, above, gaps, member_losses, member_gaps)
 
 
-def _mixed(sums: Floats, rates: Floats) -> Floats:
-    """-1/η ln Σ_k exp(-η S_k) along the second axis."""
-    least = sums.min(axis=1)
-    values = sums - least[:, None]
-    values *= -rates[:, None]
-    np.exp(values, out=values)
-    mixed: Floats = least - np.log(values.sum(axis=1)) / rates
-    return mixed
+def _sums(start: Floats, added: Floats, factor: Floats | None = None) -> Floats:
+    """Sums before each of the rounds, along the first axis, and after the last, discounted by factors."""
+    sums = np.empty((len(added) + 1, *start.shape))
+    sums[0] = start
+    for r, each in enumerate(added):
+        np.add(sums[r] if factor is None else factor[r] * sums[r], each, out=sums[r + 1])
+    return sums
 
 
-def _weights(now: Totals, hedge: Hedge) -> Weights:
-    models, members = now.losses.shape[-1], now.gaps.shape[-1]
+def _weights(replay: _Replay, hedge: Hedge) -> Weights:
+    members, models, _ = replay.above.shape
     rates = np.minimum(math.log(models) / np.maximum(hedge.peaks, _LEAST_GAP), _LARGEST_RATE)
     mixture_rate = np.minimum(math.log(members) / np.maximum(hedge.member_peak, _LEAST_GAP), _LARGEST_RATE)
     # The rate of members is 0 if there is only one of them: any positive rate gives the same weights.
     mixture_rate = np.maximum(mixture_rate, _LEAST_GAP)
-    mixture = _softmax(now.member_losses, mixture_rate)
-    return Weights(_softmax(now.losses, rates), mixture, rates, mixture_rate)
+    losses = replay.member_losses[-1]
+    mixture = softmax(losses - losses.min(axis=0), mixture_rate)
+    weights = np.empty_like(replay.above)
+    for j in range(members):
+        softmax(replay.above[j], rates[:, j], weights[j])
+    return Weights(weights.transpose(2, 0, 1), mixture.T, rates, mixture_rate)
 
 
-def _softmax(sums: Floats, rates: Floats) -> Floats:
-    """The weights exp(-η S), normalised."""
-    # In this order, NumPy is fast along clients.
-    values: Floats = np.subtract(sums, sums.min(axis=-1, keepdims=True), order="F")
-    values *= -rates[..., None]
-    np.exp(values, out=values)
-    values /= values.sum(axis=-1, keepdims=True)
-    return values
+def _at(steps: Floats, place: Integers) -> Floats:
+    """[..., N] of [R + 1, ..., N] steps, for each client that of its place."""
+    size = steps[0].size
+    inner = np.arange(size).reshape(steps.shape[1:])
+    found: Floats = steps.take(inner + size * place)
+    return found

@@ -2,149 +2,195 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
+from ofms.core.layers import Layers
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.policies.late_adahedge import OpenRounds, Weights
 from ofms.policies.observations import Recent
 from ofms.policies.pool_memory import Held
 from ofms.policies.relative_losses import Draw, relative_losses
 
-T = TypeVar("T")
-
 # Pairs of client and round that are worked on at once.
-_AT_ONCE = 4096
-_OUTPUTS_AT_ONCE = 80_000
+_AT_ONCE = 8000
+_OUTPUTS_AT_ONCE = 40000
 
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """R exchanges, oldest first.
+    """R exchanges, oldest first. What was decided in each does not change any more: its layers are shared.
 
     Attributes
     ----------
+    members, mixture, rates, mixture_rate
+        [N, R, ...] as in `Weights`.
     certain, outside, thinning
         [N, R, K], [N, R], [N, R] the draw, as in `Held`.
+    losses, final
+        [N, R, K], [N, R] as in `OpenRounds`.
     samples
         [N, R] the number of labelled samples in the losses.
     number
         [1, R] the exchanges' numbers.
     """
 
-    open: OpenRounds
-    certain: Flags
-    outside: Floats
-    thinning: Floats
+    members: Layers
+    mixture: Layers
+    rates: Layers
+    mixture_rate: Layers
+    certain: Layers
+    outside: Layers
+    thinning: Layers
+    losses: Floats
+    final: Flags
     samples: Integers
     number: Integers
 
     @classmethod
     def none(cls, clients: int, models: int, members: int) -> Rounds:
         """No exchanges."""
-        shape = (clients, 0)
-        none = np.zeros(shape)
-        members_weights = np.zeros((*shape, members, models), dtype=np.float32)
-        rates = np.zeros((*shape, members))
-        losses, flags = np.zeros((*shape, models)), np.zeros(shape, dtype=np.bool_)
+
+        def nothing(*shape: int, dtype: type = np.float64) -> AnyArray:
+            return np.zeros((clients, 0, *shape), dtype=dtype)
+
+        def layers(*shape: int, dtype: type = np.float64) -> Layers:
+            return Layers.of(nothing(*shape, dtype=dtype))
+
         return cls(
-            OpenRounds(members_weights, rates, rates, none, losses, flags),
-            np.zeros((*shape, models), dtype=np.bool_),
-            none,
-            none,
-            np.zeros(shape, dtype=np.int64),
-            np.zeros((1, 0), dtype=np.int64),
+            members=layers(members, models, dtype=np.float32),
+            mixture=layers(members),
+            rates=layers(members),
+            mixture_rate=layers(),
+            certain=layers(models, dtype=np.bool_),
+            outside=layers(),
+            thinning=layers(),
+            losses=nothing(models),
+            final=nothing(dtype=np.bool_),
+            samples=nothing(dtype=np.int64),
+            number=np.zeros((1, 0), dtype=np.int64),
         )
 
     def __len__(self) -> int:
         return int(self.number.shape[1])
 
     @property
+    def open(self) -> OpenRounds:
+        """The rounds as arrays."""
+        members, mixture, rates, rate = (
+            layers.whole for layers in (self.members, self.mixture, self.rates, self.mixture_rate)
+        )
+        return OpenRounds(members, mixture, rates, rate, self.losses, self.final)
+
+    @property
     def block(self) -> int:
         """Of how many clients the rounds fit the cache."""
-        return max(256, _AT_ONCE // (1 + len(self)))
+        return max(2000, _AT_ONCE // (1 + len(self)))
 
     def mark(self, final: Flags) -> Rounds:
         """Mark rounds as final."""
-        return replace(self, open=replace(self.open, final=final))
+        return replace(self, final=final)
 
     def without_final(self) -> Rounds:
         """Drop the oldest rounds as far as they are final for all clients."""
-        count = int(np.logical_and.accumulate(self.open.final.all(axis=0)).sum())
+        count = int(np.logical_and.accumulate(self.final.all(axis=0)).sum())
         return self._only(slice(count, None)) if count else self
 
     def add(self, weights: Weights, drawn: Held, number: int) -> Rounds:
         """Append an exchange; drop those that a server which went back to it has forgotten."""
-        earlier = self.number[0] < number
-        if not earlier.all():
-            return self._only(earlier).add(weights, drawn, number)
-        clients, _, models = weights.members.shape
-        unknown = np.full((clients, models), np.nan)
-        new = OpenRounds(
-            weights.members.astype(np.float32),
-            weights.mixture,
-            weights.rates,
-            weights.mixture_rate,
-            unknown,
-            np.zeros(clients, dtype=np.bool_),
-        )
-        names = [each.name for each in fields(new)]
-        opened = OpenRounds(*(_appended(getattr(self.open, name), getattr(new, name)) for name in names))
+        earlier = int((self.number[0] < number).sum())
+        if earlier < len(self):
+            return self._only(slice(earlier)).add(weights, drawn, number)
+        clients = drawn.outside.size
         return Rounds(
-            opened,
-            _appended(self.certain, drawn.certain),
-            _appended(self.outside, drawn.outside),
-            _appended(self.thinning, drawn.thinning),
-            _appended(self.samples, np.zeros(clients, dtype=np.int64)),
-            _appended(self.number, np.full(self.number.shape[0], number)),
+            self.members.append(weights.members.astype(np.float32)),
+            self.mixture.append(weights.mixture),
+            self.rates.append(weights.rates),
+            self.mixture_rate.append(weights.mixture_rate),
+            self.certain.append(drawn.certain),
+            self.outside.append(drawn.outside),
+            self.thinning.append(drawn.thinning),
+            self.losses,
+            np.concatenate([self.final, np.zeros((clients, 1), dtype=np.bool_)], axis=1),
+            np.concatenate([self.samples, np.zeros((clients, 1), dtype=np.int64)], axis=1),
+            np.concatenate([self.number, np.full((self.number.shape[0], 1), number)], axis=1),
         )
 
     def observe(self, recent: Recent, *, late: bool = True, plain: bool = False) -> Rounds:
         """Compute the relative losses of the exchanges for which outputs or samples are new."""
-        column = np.searchsorted(self.number[0], recent.exchange)
-        column = np.minimum(column, len(self) - 1)
-        ours = self.number[0][column] == recent.exchange
-        rows = np.broadcast_to(np.arange(ours.shape[0])[:, None], ours.shape)
-        samples = np.zeros(self.samples.shape, dtype=np.int64)
-        np.add.at(samples, (rows[ours], column[ours]), 1)
+        (clients, learnt, models), rounds = self.losses.shape, len(self)
+        # Clients come last, here and below: NumPy is fastest along the last axis.
+        losses = np.full((models, rounds, clients), np.nan)
+        losses[:, :learnt] = self.losses.T
+        before = np.ascontiguousarray(self.samples.T).reshape(-1)
+        place, ours = self._places(recent.exchange)
+        counts = np.bincount(place[ours], minlength=before.size)
         # Fewer samples than before were dropped from memory: what was learnt from them stays.
-        changed = samples > self.samples
-        more = recent.known & np.isnan(self.open.losses)[rows, column]
-        np.logical_or.at(changed, (rows[ours], column[ours]), more.any(axis=-1)[ours])
-        changed &= ~self.open.final
+        changed = counts > before
+        targets = np.ascontiguousarray(recent.targets.T).reshape(-1)
+        outputs = np.ascontiguousarray(recent.outputs.T).reshape(*recent.outputs.shape[:1:-1], place.size)
+        more = ~np.isnan(outputs[:1]).all(axis=0) & np.isnan(losses).reshape(models, -1)[:, _range(place)]
+        changed[place[ours & more.any(axis=0)]] = True
+        changed &= ~np.ascontiguousarray(self.final.T).reshape(-1)
         if not late:
-            changed[:, :-1] = False
-        clients, places = np.nonzero(ours & changed[rows, column])
-        losses = np.where(changed[..., None], np.where(samples[..., None] > 0, 0.0, np.nan), self.open.losses)
-        most = max(1, _OUTPUTS_AT_ONCE // recent.outputs[0, 0].size) if clients.size else 1
-        for first in range(0, clients.size, most):
-            some = (clients[first : first + most], places[first : first + most])
-            at = (some[0], column[some])
-            draw = Draw(self._weights(at), self.certain[at], self.outside[at], self.thinning[at])
-            np.add.at(losses, at, relative_losses(recent.outputs[some], recent.targets[some], draw, plain=plain))
-        return replace(self, open=replace(self.open, losses=losses), samples=np.where(changed, samples, self.samples))
+            changed.reshape(rounds, clients)[:-1] = False
+        losses = np.where(changed, 0.0, losses.reshape(models, -1))
+        chosen = np.flatnonzero(ours & changed.take(place))
+        draws = self._draws() if chosen.size else ()
+        for some in _one_of_each(place.take(chosen), max(1, _OUTPUTS_AT_ONCE // max(1, recent.width))):
+            samples, at = _range(chosen[some]), _range(place.take(chosen[some]))
+            draw = Draw(*(_columns(part, at).T for part in draws))
+            given = (_columns(outputs, samples).T, targets[samples])
+            losses[:, at] = _columns(losses, at) + relative_losses(*given, draw, plain=plain).T
+        samples = np.where(changed, counts, before).reshape(rounds, clients)
+        return replace(self, losses=losses.reshape(models, rounds, clients).T, samples=samples.T)
 
-    def _only(self, places: slice | Flags) -> Rounds:
+    def _places(self, exchange: Integers) -> tuple[Integers, Flags]:
+        """Which of the R · N rounds the S · N samples belong to, and whether they belong to any."""
+        exchange = np.ascontiguousarray(exchange.T)
+        column = np.minimum(np.searchsorted(self.number[0], exchange), len(self) - 1)
+        ours: Flags = self.number[0].take(column) == exchange
+        return (column * exchange.shape[1] + np.arange(exchange.shape[1])).reshape(-1), ours.reshape(-1)
+
+    def _draws(self) -> tuple[AnyArray, ...]:
+        """[K, R · N], [K, R · N], [R · N] and [R · N] the rounds' pooled weights, and how they were drawn."""
+        mixture, members = self.mixture.stacked(np.float64), self.members.stacked(np.float64)
+        by_model = (np.einsum("rjn,rkjn->rkn", mixture, members), self.certain.stacked(np.bool_))
+        weights, certain = (np.ascontiguousarray(part.swapaxes(0, 1)) for part in by_model)
+        flat = (weights, certain, self.outside.stacked(np.float64), self.thinning.stacked(np.float64))
+        return tuple(part.reshape(*part.shape[:-2], -1) for part in flat)
+
+    def _only(self, places: slice) -> Rounds:
         """Some of the exchanges."""
-        opened = _each(self.open, lambda array: array[:, places])
-        return _each(replace(self, open=opened), lambda array: array[:, places])
-
-    def _weights(self, at: tuple[Integers, Integers]) -> Floats:
-        """[M, K] the pooled weights of M pairs of client and round."""
-        weights: Floats = np.einsum("mj,mjk->mk", self.open.mixture[at], self.open.members[at].astype(np.float64))
-        return weights
+        parts = {each.name: getattr(self, each.name) for each in fields(self)}
+        changes: Any = {
+            name: part.only(places) if isinstance(part, Layers) else part[:, places] for name, part in parts.items()
+        }
+        return replace(self, **changes)
 
 
-def _appended(before: AnyArray, new: AnyArray) -> AnyArray:
-    return np.concatenate([before, new[:, None]], axis=1)
+def _range(places: Integers) -> slice | Integers:
+    """Successive places as a slice: then NumPy copies nothing."""
+    if places.size == 0 or places[-1] - places[0] + 1 != places.size or (places[1:] <= places[:-1]).any():
+        return places
+    return slice(int(places[0]), int(places[-1]) + 1)
 
 
-def _each(record: T, change: Callable[[AnyArray], AnyArray]) -> T:
-    """The record with all of its arrays changed."""
-    arrays = {each.name: getattr(record, each.name) for each in fields(record)}  # type: ignore[arg-type]
-    changed = {name: change(array) for name, array in arrays.items() if isinstance(array, np.ndarray)}
-    made: T = replace(record, **changed)  # type: ignore[type-var]
-    return made
+def _columns(array: AnyArray, places: slice | Integers) -> AnyArray:
+    """Along the last axis; for places in any order faster than an index."""
+    return array[..., places] if isinstance(places, slice) else array.take(places, axis=-1)
+
+
+def _one_of_each(keys: Integers, most: int) -> Iterator[Integers]:
+    """Parts of at most so many places, in each of which all keys differ; equal keys stay in their order."""
+    earlier = np.zeros(keys.size, dtype=np.int64)
+    if (keys[1:] <= keys[:-1]).any():
+        order = np.argsort(keys, kind="stable")
+        earlier[order] = np.arange(keys.size) - np.searchsorted(keys[order], keys[order])
+    for count in range(int(earlier.max(initial=-1)) + 1):
+        places = np.flatnonzero(earlier == count)
+        for first in range(0, places.size, most):
+            yield places[first : first + most]

@@ -8,6 +8,10 @@ import numpy as np
 
 from ofms.core.pooling import pool_loss, poolable
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
+from ofms.policies.blocks import blocks
+
+# Clients that are worked on at once.
+_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +49,22 @@ class Recent:
             return np.zeros(self.outputs.shape[:-1], dtype=np.bool_)
         return ~np.isnan(self.outputs[..., 0])
 
+    @property
+    def width(self) -> int:
+        """K · C, the numbers of a sample."""
+        return int(np.prod(self.outputs.shape[2:]))
+
     def unseen(self) -> Integers:
         """[N, K] the number of newest samples on which a model was not evaluated yet."""
-        unknown = np.logical_and.accumulate(~self.known[:, ::-1], axis=1)
-        counts: Integers = unknown.sum(axis=1)
-        return counts
+        clients, samples, models, _ = self.outputs.shape
+        # Clients come last: NumPy is fastest along the last axis.
+        counts, unknown = np.zeros((models, clients), dtype=np.int64), np.ones((models, clients), dtype=np.bool_)
+        for sample in reversed(range(samples)):
+            unknown &= np.isnan(self.outputs[:, sample, :, 0].T)
+            if not unknown.any():
+                break
+            counts += unknown
+        return counts.T
 
     def mean_losses(self) -> Floats:
         """[N, K] the mean loss of each model by itself on the samples that it was evaluated on; 0 if there are none."""
@@ -64,20 +79,32 @@ class Recent:
     def add(self, samples: Samples, most: int) -> Recent:
         """Append samples, and record outputs on past ones; keep the last `most` samples."""
         targets, (clients, added), old = samples.targets, samples.targets.shape, self.outputs.shape[1]
+        dropped = max(0, old + added - most)
         # Without those on samples that were dropped since they were evaluated.
-        outputs = samples.outputs[:, max(0, samples.outputs.shape[1] - old - added) :]
-        whole = np.full((clients, old + added, *outputs.shape[2:]), np.nan, dtype=np.float32)
-        if old:
-            whole[:, :old] = self.outputs
-        late = whole[:, old + added - outputs.shape[1] :]
-        fresh = ~np.isnan(outputs[..., 0]) & np.isnan(late[..., 0])
-        late[fresh] = poolable(outputs[fresh])
-        kept = slice(max(0, old + added - most), None)
+        outputs = samples.outputs[:, max(0, samples.outputs.shape[1] - (old + added - dropped)) :]
+        # Clients come last in memory: NumPy is fastest along the last axis.
+        whole = np.empty((*outputs.shape[:1:-1], old + added - dropped, clients), dtype=np.float32).T
+        late = whole[:, whole.shape[1] - outputs.shape[1] :]
+        for some in blocks(clients, _AT_ONCE):
+            whole[some] = np.nan
+            if old > dropped:
+                whole[some, : old - dropped] = self.outputs[some, dropped:]
+            _put_new(late[some], outputs[some])
         return Recent(
-            whole[:, kept],
-            np.concatenate([self.targets, targets.astype(np.float64)], axis=1)[:, kept],
-            np.concatenate([self.exchange, samples.exchange], axis=1)[:, kept],
+            whole,
+            np.concatenate([self.targets, targets.astype(np.float64)], axis=1)[:, dropped:],
+            np.concatenate([self.exchange, samples.exchange], axis=1)[:, dropped:],
         )
+
+
+def _put_new(known: AnyArray, outputs: AnyArray) -> None:
+    """Record outputs where none is known yet."""
+    if outputs.shape[-1] == 1:
+        given = np.array(outputs.T, order="C").T
+        known[...] = np.where(np.isnan(known), given, known)
+        return
+    fresh = ~np.isnan(outputs[..., 0]) & np.isnan(known[..., 0])
+    known[fresh] = poolable(outputs[fresh])
 
 
 @dataclass(frozen=True, eq=False)

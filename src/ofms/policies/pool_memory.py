@@ -9,10 +9,12 @@ evaluated on every sample while the client still has it. What was held before an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from ofms.core.typing import AnyArray, Flags, Floats, Integers
+from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.filling import Order, fill, storage
 
 _ROUNDING = 1e-12
 
@@ -56,11 +58,13 @@ def choose(
 
     `uniform` [N, P] are numbers in [0, 1), P more than any budget has places.
     """
-    order = _Order.by(-weights, costs)
-    free = budgets - visitors @ costs
+    # Clients come last, because NumPy is fastest along the last axis.
+    weights, visitors, before = np.ascontiguousarray(weights.T), np.ascontiguousarray(visitors.T), before.T
+    order = Order.falling(weights, costs)
+    free = budgets - storage(visitors, costs)
     certain, places, count = _certain(weights, order, visitors, int(costs.max()), free)
-    inside = certain * weights
-    mass = inside.sum(axis=1)
+    inside = weights * certain
+    mass = inside.sum(axis=0)
     outside = np.maximum(0.0, 1 - mass)
     outside = np.where(outside < _ROUNDING, 0.0, outside)
     thinned = thin & (places == 1) & (outside > 0) & (outside < 1 / (count + 1)) & (mass > 0)
@@ -68,120 +72,92 @@ def choose(
     thinned = thinning < 1
     drawing = (outside > 0) & (~thinned | (uniform[:, 0] < thinning))
     drawn, inclusion = _draw(weights - inside, outside, places, thinned, drawing, uniform)
-    drawn = drawn * (outside / thinning / places)[:, None]
-    rest = 1 - drawn.sum(axis=1)
-    mixed = drawn + inside * (rest / np.where(mass > 0, mass, 1.0))[:, None]
+    drawn *= drawing * (outside / thinning / places)
+    rest = 1 - drawn.sum(axis=0)
+    mixed = inside * (rest / np.where(mass > 0, mass, 1.0))
+    mixed += drawn
     held = certain | (drawn > 0)
     if keep:
-        held |= order.back(_fill(order.costs, order.of(before & ~held), budgets - held @ costs))
-    empty = mixed.sum(axis=1) < 1e-9
-    mixed[empty] = held[empty]
-    inclusion = np.where(certain, 1.0, inclusion * thinning[:, None])
-    return Held(held, certain, mixed / mixed.sum(axis=1, keepdims=True), inclusion, outside, thinning)
+        held |= order.back(fill(order.costs_of(before & ~held), budgets - storage(held, costs)))
+    total = mixed.sum(axis=0)
+    empty = total < 1e-9
+    if empty.any():
+        mixed[:, empty] = held[:, empty]
+        total = mixed.sum(axis=0)
+    mixed /= total
+    # A certain model is not among those drawn: its probability of a draw is 0.
+    inclusion *= thinning
+    inclusion += certain
+    return Held(held.T, certain.T, mixed.T, inclusion.T, outside, thinning)
 
 
 def longest_away(last_held: Integers, costs: Integers, budgets: Integers, exchange: int, most: int) -> Flags:
     """[N, K] up to `most` models that were not held for longest, leaving room for at least one that predicts."""
-    every, first = np.arange(budgets.size), last_held.argmin(axis=1)
+    models, last_held = last_held.shape[1], last_held.T
+    number = np.arange(models)[:, None]
     away = last_held < exchange - 1
-    chosen = np.zeros(away.shape, dtype=np.bool_)
-    # The first always fits: a budget holds any two models.
-    chosen[every, first] = away[every, first]
+    # The first always fits: a budget holds any two models. Of several, it is the one of the lowest number.
+    first = (last_held * np.int64(models) + number).min(axis=0) % models
+    chosen: Flags = (number == first) & away
     if most == 1:
-        return chosen
-    order = _Order.by(last_held, costs)
-    others = order.of(away & ~chosen)
-    count, room = chosen.sum(axis=1), budgets - int(costs.max()) - chosen @ costs
-    return chosen | order.back(_fill(order.costs, others, room, most - count))
-
-
-@dataclass(frozen=True, eq=False)
-class _Order:
-    """[K, N] models in order, for each client: where they are in [N, K] arrays, and their costs.
-
-    Clients come last, because NumPy is fastest along the last axis.
-    """
-
-    place: Integers
-    costs: Integers
-
-    @classmethod
-    def by(cls, keys: AnyArray, costs: Integers) -> _Order:
-        """By rising keys [N, K]."""
-        order = np.ascontiguousarray(np.argsort(keys, axis=1, kind="stable").T)
-        models, clients = order.shape
-        return cls(order + models * np.arange(clients), costs[order])
-
-    def of(self, values: AnyArray) -> AnyArray:
-        """[K, N] values in order, of those [N, K] by model."""
-        return values.take(self.place)
-
-    def back(self, values: AnyArray) -> AnyArray:
-        """[N, K] values by model, of those [K, N] in order."""
-        made = np.empty(values.size, dtype=values.dtype)
-        made[self.place] = values
-        return made.reshape(values.shape[::-1])
-
-
-def _fill(costs: Integers, candidates: Flags, room: Integers, most: Integers | None = None) -> Flags:
-    """[K, N] the candidates, in order, that fit into the room left by those before them, at most so many."""
-    chosen = np.zeros(candidates.shape, dtype=np.bool_)
-    least, room = int(costs.min(initial=0)), room.copy()
-    for cost, candidate, fits in zip(costs, candidates, chosen, strict=True):
-        if room.max(initial=0) < least:
-            break
-        np.less_equal(cost, room, out=fits)
-        fits &= candidate
-        if most is not None:
-            fits &= most > 0
-            most = most - fits
-        room -= cost * fits
-    return chosen
+        return chosen.T
+    order, others = Order.rising(last_held, costs), away & ~chosen
+    room = budgets - int(costs.max()) - storage(chosen, costs)
+    chosen |= order.back(fill(order.costs_of(others), room, most - chosen.sum(axis=0)))
+    return chosen.T
 
 
 def _certain(
-    weights: Floats, order: _Order, visitors: Flags, largest: int, free: Integers
+    weights: Floats, order: Order, visitors: Flags, largest: int, free: Integers
 ) -> tuple[Flags, Integers, Integers]:
     """The certain models, the number of places for draws, and of all that predict: as few draws as leave each 1/n."""
     clients = free.size
-    chosen, candidates = np.zeros(order.costs.shape, dtype=np.bool_), ~order.of(visitors)
+    chosen = np.zeros(weights.shape, dtype=np.bool_)
     places, count = np.ones(clients, dtype=np.int64), np.ones(clients, dtype=np.int64)
-    missing = 1 - (visitors * weights).sum(axis=1)
-    active, costs, sorted_weights, draws = np.arange(clients), order.costs, order.of(weights), 1
+    missing = 1 - (visitors * weights).sum(axis=0)
+    active, costs, sorted_weights, draws = np.arange(clients), order.costs_of(~visitors), order.of(weights), 1
     while active.size:
-        mine = _fill(costs, candidates, free - draws * largest)
-        n = mine.sum(axis=0) + draws
-        chosen[:, active], places[active], count[active] = mine, draws, n
+        mine = fill(costs, free - draws * largest)
+        n = np.add.reduce(mine, axis=0, dtype=np.int16) + draws
         outside = missing - (mine * sorted_weights).sum(axis=0)
-        more = np.flatnonzero((outside > draws / n + _ROUNDING) & (free >= (draws + 1) * largest))
-        active, missing, free, draws = active[more], missing[more], free[more], draws + 1
-        costs, candidates, sorted_weights = (part.take(more, axis=1) for part in (costs, candidates, sorted_weights))
+        more = (outside > draws / n + _ROUNDING) & (free >= (draws + 1) * largest)
+        done, more = np.flatnonzero(~more), np.flatnonzero(more)
+        chosen[:, active[done]], places[active[done]], count[active[done]] = mine.take(done, axis=1), draws, n[done]
+        if done.size:
+            active, missing, free = active[more], missing[more], free[more]
+            costs, sorted_weights = costs.take(more, axis=1), sorted_weights.take(more, axis=1)
+        draws += 1
     return visitors | order.back(chosen), places, count
 
 
 def _draw(
     others: Floats, outside: Floats, places: Integers, thinned: Flags, drawing: Flags, uniform: Floats
 ) -> tuple[Floats, Floats]:
-    """[N, K] how often each model was drawn, and the probability that it is drawn at least once.
+    """[K, N] how often each model was drawn, and the probability that it is drawn at least once.
 
     In place s of P, the model is drawn for which the cumulative weight, in units of ρ/P, exceeds s + uniform first.
     """
-    scale = places / np.maximum(outside, _ROUNDING)
-    share = others * scale[:, None]
-    high = np.cumsum(share, axis=1)
-    place = np.minimum(np.floor(high), places[:, None] - 1.0)
+    share = others * (places / np.maximum(outside, _ROUNDING))
+    high = share.copy()
+    for below, sums in pairwise(high):
+        sums += below
+    place = np.minimum(np.floor(high), places - 1.0)
+    # Thinned clients have one place: their first number decides whether there is a draw, the second which.
     column = place.astype(np.int64)
-    column[thinned] = 1
-    column += uniform.shape[1] * np.arange(places.size)[:, None]
-    until = place + (uniform.take(column) < high - place)
-    # Rounding leaves no draw without a model.
-    last = others.shape[1] - 1 - (others[:, ::-1] > 0).argmax(axis=1)
-    until = np.where(np.arange(others.shape[1]) >= last[:, None], places[:, None], until)
-    drawn = until * drawing[:, None]
-    drawn[:, 1:] -= drawn[:, :-1].copy()
+    column += thinned
+    column *= places.size
+    column += np.arange(places.size)
+    until = place + (uniform.T.take(column) < high - place)
+    # Rounding leaves no draw without a model: it is of the last one that has a weight.
+    for client in np.flatnonzero(drawing & (until[-1] < places)).tolist():
+        until[np.flatnonzero(others[:, client])[-1] :, client] = places[client]
+    until[1:] -= until[:-1].copy()
     # A model covers a part of one place, or parts of two, or else a whole one.
     start = high - share
     start -= np.floor(start)
-    end = start + share
-    missed = np.where(end <= 1, 1 - share, start * np.maximum(2 - end, 0.0))
-    return drawn, 1 - missed
+    # In these cases it is missed with probability 1 - share, start · (2 - start - share) and 0: the largest of them.
+    missed = 2 - (start + share)
+    missed *= start
+    np.maximum(missed, np.subtract(1, share, out=share), out=missed)
+    np.maximum(missed, 0.0, out=missed)
+    return until, np.subtract(1, missed, out=missed)

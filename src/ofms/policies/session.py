@@ -162,11 +162,11 @@ class ServerSession:
 
 def _losses_by_use(weights: Floats, recent: Recent) -> Floats:
     """[N, K] weights times mean losses; NaN where the weight is 0."""
-    reported = np.full(weights.shape, np.nan)
     some = np.flatnonzero(weights.any(axis=1))
-    if some.size:
-        used = weights[some]
-        reported[some] = np.where(used > 0, used * recent.of(some).mean_losses(), np.nan)
+    if not some.size:
+        return np.broadcast_to(np.nan, weights.shape)
+    used, reported = weights[some], np.full(weights.shape, np.nan)
+    reported[some] = np.where(used > 0, used * recent.of(some).mean_losses(), np.nan)
     return reported
 
 

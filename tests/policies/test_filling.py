@@ -1,0 +1,48 @@
+"""Models in an order of preference, and those that fit."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ofms.policies.filling import Order, fill, storage
+
+
+@given(st.integers(1, 70), st.integers(1, 5), st.integers(0, 2**32), st.booleans())
+def test_models_are_ordered_by_weight_and_equal_ones_by_number(
+    models: int, clients: int, seed: int, ties: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    weights = random.integers(0, 4, (models, clients)) / 4 if ties else random.random((models, clients))
+    order = Order.falling(weights, np.ones(models, dtype=np.int64))
+    expected = np.argsort(-weights, axis=0, kind="stable")
+    assert order.of(np.broadcast_to(np.arange(models)[:, None], weights.shape)).tolist() == expected.tolist()
+    assert order.back(order.of(weights)).tolist() == weights.tolist()
+
+
+@given(st.lists(st.integers(-1, 9), min_size=1, max_size=20))
+def test_numbers_rise(numbers: list[int]) -> None:
+    order = Order.rising(np.array(numbers)[:, None], np.ones(len(numbers), dtype=np.int64))
+    assert order.place[:, 0].tolist() == sorted(range(len(numbers)), key=lambda model: numbers[model])
+
+
+@given(st.data())
+def test_what_fits_is_taken_in_order(data: st.DataObject) -> None:
+    models, clients = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    costs, room = random.integers(0, 9, models), random.integers(-2, 40, clients)
+    candidates, weights = random.random((models, clients)) < 0.7, random.random((models, clients))
+    most = random.integers(-1, 4, clients) if data.draw(st.booleans()) else None
+    order = Order.falling(weights, costs)
+    chosen = order.back(fill(order.costs_of(candidates), room, most))
+    for client in range(clients):
+        left, taken = max(0, int(room[client])), set[int]()
+        for model in np.argsort(-weights[:, client]).tolist():
+            if most is not None and len(taken) >= most[client]:
+                break
+            if candidates[model, client] and costs[model] <= left:
+                left -= int(costs[model])
+                taken.add(model)
+        assert set(np.flatnonzero(chosen[:, client]).tolist()) == taken
+    assert storage(chosen, costs).tolist() == (costs @ chosen).tolist()
