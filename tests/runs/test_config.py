@@ -71,7 +71,7 @@ RESOLVED = {
     "non-fed-oms": "0556bfed9913",
     "ofms-ft": "bdee80f0583b",
     "perfedavg": "c2ad929d65e4",
-    "rms-ft": "e8fc71ed5ce6",
+    "rms-ft": "22ad087697af",
 }
 
 
