@@ -78,14 +78,14 @@ def test_client_bounds() -> None:
 
 
 def test_server_bounds() -> None:
-    """2²/(2 · 0.1) = 20; 0.1 · α G² n T = 0.1 · 2 · 3² · 30 = 54, times the clusters."""
-    common = {"distance": 2.0, "gradient": 3.0, "fine_tuning_rate": 0.1}
+    """3²/(2 · 0.1) = 45; 0.1 · α G² n T = 0.1 · 2 · 3² · 30 = 54, times the clusters."""
+    common = {"distance": 3.0, "gradient": 3.0, "fine_tuning_rate": 0.1}
     bound = server_bound(**common, most_groups=2, fewest_clusters=7 / 3, most_clusters=4, rounds=10, interval=3)
-    assert bound.theorem == pytest.approx(20 + 54 * 7 / 3)
-    assert bound.sharp == pytest.approx(20 + 54 * 4 / 2)
+    assert bound.theorem == pytest.approx(45 + 54 * 7 / 3)
+    assert bound.sharp == pytest.approx(45 + 54 * 4 / 2)
     by_use = server_bound_by_use(**common, most_groups=2, rounds=10, interval=3)
-    assert by_use.fixed == pytest.approx(20 + 27)
-    assert by_use.realised == pytest.approx(47 + 2 * 3 * math.sqrt(60))
+    assert by_use.fixed == pytest.approx(45 + 27)
+    assert by_use.realised == pytest.approx(72 + 3 * 3 * math.sqrt(60))
 
 
 def test_the_rates_of_the_other_policies() -> None:
