@@ -5,7 +5,8 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint wheel-test bench clean
+.PHONY: help install demo test test-all lint wheel-test bench mutate clean
+MUTANTS ?= ofms.core.* ofms.policies.*
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -44,5 +45,10 @@ bench: $(STAMP)  ## what it costs, as ratios; with nothing else running
 	$(BIN)/python benchmarks/deployment_memory.py
 	$(BIN)/python benchmarks/device.py
 
+mutate: $(STAMP)  ## mutation tests, hours; resumes; for a part, MUTANTS="ofms.core.rates*"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutate]'
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run $(foreach part,$(MUTANTS),'$(part)')
+	$(BIN)/python .ci/mutants.py
+
 clean:  ## remove .venv and what tools left behind
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -219,3 +220,75 @@ def test_statistics_of_batch_norm_do_not_change() -> None:
         assert statistics
         assert kept >= statistics
         assert not kept & set(model.trainable), "all other tensors are fine-tuned"
+
+
+def plain_training(module: nn.Module, x: torch.Tensor, y: torch.Tensor, local: Epochs | Adapted, task: str) -> Tensors:
+    """Change of the parameters by local training, with PyTorch only, nothing of this package."""
+    loss_of = nn.CrossEntropyLoss() if task == "classification" else nn.MSELoss()
+
+    def loss(network: nn.Module, some: slice) -> torch.Tensor:
+        outputs = network(x[some])
+        value: torch.Tensor = loss_of(outputs if task == "classification" else outputs[:, 0], y[some])
+        return value
+
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    optimiser = torch.optim.SGD(module.parameters(), lr=local.rate)
+    for _ in range(local.epochs):
+        for first in range(0, len(x), local.batch_size):
+            stop = min(first + local.batch_size, len(x))
+            optimiser.zero_grad()
+            if isinstance(local, Adapted):
+                middle = first + (stop - first) // 2
+                fast = copy.deepcopy(module)
+                if middle > first:
+                    step = torch.optim.SGD(fast.parameters(), lr=local.adaptation_rate)
+                    step.zero_grad()
+                    loss(fast, slice(first, middle)).backward()
+                    step.step()
+                fast.zero_grad()
+                loss(fast, slice(middle, stop)).backward()
+                for slow, adapted in zip(module.parameters(), fast.parameters(), strict=True):
+                    slow.grad = adapted.grad
+            else:
+                loss(module, slice(first, stop)).backward()
+            optimiser.step()
+    return {name: parameter.detach() - before[name] for name, parameter in module.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        Epochs(0.05, epochs=3, batch_size=2, window=7, warm_up=0),
+        Epochs(0.05, epochs=2, batch_size=7, window=7, warm_up=0),
+        Adapted(0.05, adaptation_rate=0.3, epochs=3, batch_size=3, window=7, warm_up=0),
+        Adapted(0.05, adaptation_rate=0.3, epochs=1, batch_size=7, window=7, warm_up=0),
+    ],
+    ids=["epochs", "one batch", "adapted", "adapted once"],
+)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_local_training_is_that_of_a_plain_loop(problem: str, local: Epochs | Adapted) -> None:
+    """Seven samples in batches, the last of which may be smaller; by each client alone and by all together."""
+    dictionary, stream = PROBLEMS[problem]()
+    window = Window(2, np.full(7, 1 / 7))
+    weights = np.zeros((stream.clients, len(dictionary)))
+    weights[1, 0], weights[3, 0] = 0.5, 2.0
+    expected: Tensors = {}
+    for client in (1, 3):
+        module = copy.deepcopy(dictionary.models[0].module).double()
+        module.load_state_dict(dictionary.models[0].tensors)
+        module.eval()
+        x = torch.from_numpy(stream.x[client, 2:9]).double()
+        y = torch.from_numpy(stream.y[client, 2:9])
+        y = y if stream.task == "classification" else y.double()
+        change = plain_training(module, x, y, local, stream.task)
+        tensors = {name: tensor.double() for name, tensor in dictionary.models[0].tensors.items()}
+        alone = networks_of(dictionary, stream).update(0, tensors, x, y, window.weights, weights[client, 0], local)
+        assert alone.keys() == change.keys()
+        for name, tensor in change.items():
+            assert alone[name].numpy() == pytest.approx(weights[client, 0] * tensor.numpy(), rel=1e-9, abs=1e-12)
+            expected[name] = expected.get(name, 0.0) + weights[client, 0] * tensor
+    with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
+        found = compute.update(window, weights, local, weights).result()
+    assert list(found) == [0]
+    for name, tensor in expected.items():
+        assert found[0][name].numpy() == pytest.approx(tensor.numpy(), rel=1e-9, abs=1e-12)

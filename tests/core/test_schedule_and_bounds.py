@@ -19,7 +19,8 @@ from ofms.core.regret_bounds import (
     tuned_fine_tuning_rate,
     tuned_learning_rate,
 )
-from ofms.core.schedule import Schedule, tuning_window
+from ofms.core.schedule import Schedule, past_window, tuning_window
+from ofms.core.selection_loss import selection_loss
 
 
 @given(st.integers(1, 300), st.integers(1, 40))
@@ -62,6 +63,19 @@ def test_the_published_window_is_the_51_samples_from_round_50_on() -> None:
     images = tuning_window((50, 51), 50, 50)
     assert images is not None
     assert (images.first, images.stop) == (1, 51)
+
+
+def test_past_samples_have_equal_weights_and_may_be_missing() -> None:
+    assert past_window(0, 3) is None
+    for before, length, first in ((1, 3, 0), (5, 3, 2), (5, 1, 4)):
+        window = past_window(before, length)
+        assert window is not None
+        assert (window.first, window.stop) == (first, before)
+        assert window.weights.tolist() == [1 / (before - first)] * (before - first)
+
+
+def test_a_loss_that_rounding_made_negative_counts_as_zero() -> None:
+    assert selection_loss(np.array([-1e-9, 2.0]), "clip").tolist() == [0.0, 1.0]
 
 
 @given(st.integers(2, 100), st.integers(1, 50), st.integers(1, 10_000), st.integers(1, 20))

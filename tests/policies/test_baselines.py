@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ofms.core.draws import Draws, Purpose
+from ofms.core.draws import ClientDraws, Draws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants, Plan, Reports
-from ofms.core.typing import Floats
+from ofms.core.typing import Flags, Floats
 from ofms.policies.bins import bin_probabilities, pack_bins
 from ofms.policies.exp3 import Exp3
 from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
 from ofms.policies.session import open_sessions
-from ofms.policies.subsets import fill_budgets, most_upload
+from ofms.policies.subsets import fill_budgets, holding_probabilities, most_upload
 from tests.problems import catalogue_of, fleet_of, policy_of
 
 
@@ -107,6 +108,47 @@ def test_rms_ft_weights_gradients_by_its_setting() -> None:
         assert step.tolist() == [1.0] * 4
     with pytest.raises(InvalidInput, match="gradient_weight = twice"):
         policy_of("rms-ft", fleet, gradient_weight="twice")
+
+
+@dataclass(frozen=True, eq=False)
+class _AllOrders(ClientDraws):
+    """One client for each order in which a subset can be filled."""
+
+    def table(self, purpose: Purpose, columns: int) -> Floats:
+        assert purpose == Purpose.SUBSET
+        return np.array(list(permutations(range(columns))), dtype=np.float64)
+
+
+@pytest.mark.parametrize("budget", [11, 12, 14])
+def test_rms_ft_weighs_gradients_to_one_in_expectation_whatever_the_costs(budget: int) -> None:
+    """Over all orders, as the weights (2r2) of OFMS-FT over its draws: RMS-FT differs in the PMF only."""
+    costs, orders = [7, 1, 4, 2, 2], 120
+    fleet = fleet_of(costs, [budget] * orders, bandwidth=orders * budget)
+    client = policy_of("rms-ft", fleet).client
+    state, wanted = client.select(
+        client.start(fleet.catalogue, fleet.budgets), _AllOrders(Draws(0, 0), np.arange(orders))
+    )
+    assert wanted is not None
+    for groups in (1, 3):
+        _, plan = client.plan(state, _granted(wanted, groups))
+        assert (plan.update_weight.mean(axis=0) / groups).tolist() == pytest.approx([1.0] * 5, rel=1e-12)
+        assert ((plan.update_weight > 0) == wanted).all()
+    # A large model is held less often than a small one: dividing by the share of models held would favour the small.
+    assert not np.allclose((wanted / wanted.mean(axis=1, keepdims=True)).mean(axis=0), 1, atol=0.02)
+
+
+def _granted(held: Flags, groups: int) -> Grants:
+    clients, models = held.shape
+    uploads, versions = np.ones(clients, dtype=np.bool_), np.zeros(models, dtype=np.int64)
+    return Grants(0, np.arange(clients), held, held, None, uploads, groups, versions)
+
+
+def test_rms_ft_counts_the_places_at_which_a_model_still_fits() -> None:
+    """Costs 4, 3, 2 and memory 5, in the order 3, 2, 4."""
+    found = holding_probabilities(np.array([[2.0, 0.0, 1.0]]), np.array([4, 3, 2]), np.array([5]))
+    # The 4 among (3, 2): first of three. The 3 among (2, 4): first; after the 2 (room 3); last (room 3, the 4 skipped).
+    # The 2 among (3, 4): first; after the 3 (room 2); last (room 2, the 4 skipped).
+    assert found.tolist() == [[1 / 3, 1.0, 1.0]]
 
 
 def test_b_fed_omft_gives_all_clients_a_subset_that_fits_the_smallest_budget() -> None:

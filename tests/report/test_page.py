@@ -7,16 +7,25 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import ofms
 from ofms.cli import _main
 from ofms.core.errors import InvalidInput
+from ofms.drawing.charts import COLOURS
+from ofms.policies import MODULES
+from ofms.report import svg
+from ofms.report.charts import bytes_chart, gain_chart, memory_chart, metric_chart, regret_chart, run_colours
+from ofms.report.heatmaps import shares_chart, weights_chart
 from ofms.report.page import write_report
-from tests.problems import regression_problem
+from ofms.reproduction.bench import ROWS
+from tests.problems import image_problem, regression_problem
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +172,89 @@ def test_only_a_page_is_replaced(runs: list[Path], tmp_path: Path, capsys: pytes
     (tmp_path / "page.html").touch()
     for _ in range(2):
         assert _main(["report", str(runs[0]), "--out", str(tmp_path / "page.html")]) == 0
+
+
+def _lines(chart: str) -> set[str]:
+    """The colours of the curves in a chart, without grid and axes."""
+    return set(re.findall(r"stroke: (#[0-9a-f]{6}); stroke-width: 1\.5", chart))
+
+
+def test_a_policy_has_one_colour_in_all_charts_and_no_other_policy_has_it() -> None:
+    """Also in charts that leave runs out, as that of the gain of fine-tuning does."""
+    dictionary, stream = regression_problem(clients=2, rounds=6)
+    common: dict[str, Any] = {"models": dictionary, "stream": stream, "budget": "4", "bandwidth": "100%"}
+    results = [ofms.simulate(policy=name, **common) for name in MODULES]
+    again = ofms.simulate(policy="mab", loss_bound="raw", **common)
+    colours = run_colours([*results, again])
+    assert len(set(colours)) == len(MODULES) + 1
+    assert run_colours([results[3], again]) == [colours[3], colours[2]], "the same on every page"
+    gain = gain_chart(results)
+    tuned = [number for number, result in enumerate(results) if result.figures["frozen"] is not None]
+    assert 2 < len(tuned) < len(MODULES)
+    assert _lines(gain) == {colours[number].lower() for number in tuned}
+    assert _lines(bytes_chart(results)) == {colour.lower() for colour in colours[:-1]}
+
+
+def test_colours_can_be_told_apart() -> None:
+    """At least 25 apart in CIELAB, ten times a just noticeable difference; as many as a comparison has rows."""
+    assert len(COLOURS) >= len(ROWS) >= len(MODULES)
+    linear = np.array([[int(each[i : i + 2], 16) / 255 for i in (1, 3, 5)] for each in COLOURS])
+    linear = np.where(linear <= 0.04045, linear / 12.92, ((linear + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array([[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]])
+    x, y, z = np.cbrt(linear @ to_xyz.T / [0.9505, 1.0, 1.0888]).T
+    lab = np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
+    apart = np.sqrt(((lab[:, None] - lab) ** 2).sum(axis=2))
+    assert apart[~np.eye(len(lab), dtype=np.bool_)].min() > 25
+    assert lab[:, 0].min() > 30, "visible on a dark page"
+    assert lab[:, 0].max() < 80, "and on a light one"
+
+
+def test_no_legend_covers_curves_and_accuracy_ends_at_100_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+
+    def keep(figure: Figure, name: str) -> str:
+        figures.append(figure)
+        return name
+
+    monkeypatch.setattr(svg, "to_svg", keep)
+    dictionary, stream = image_problem(clients=3, rounds=9)
+    right = ofms.simulate(models=dictionary, stream=stream, policy="b-fed-omft", budget="2", bandwidth="100%")
+    right.rounds["mean"][:] = 1.0
+    right.rounds["std"][:] = 0.2
+    for number in (1, 3, 12):
+        for chart in (metric_chart, regret_chart, memory_chart, bytes_chart):
+            chart([replace(right, name=f"run {each}") for each in range(number)])
+    for figure in figures:
+        figure.draw_without_rendering()
+        (axes,), (legend,) = figure.axes, figure.legends
+        assert axes.get_legend() is None
+        assert legend.get_window_extent().y1 <= axes.get_window_extent().y0
+        assert legend.get_window_extent().x1 <= figure.bbox.x1, "the whole legend is on the page"
+    assert [figure.axes[0].get_ylim()[1] for figure in figures[::4]] == [100.0] * 3
+
+
+def test_charts_name_models_and_clients() -> None:
+    dictionary, stream = regression_problem(clients=3, rounds=6)
+    result = ofms.simulate(models=dictionary, stream=stream, budget="3", bandwidth="60%")
+    named = replace(result, figures=result.figures | {"client_names": ["pump a", "pump b", "x" * 60]})
+    for chart in (shares_chart(named), weights_chart(named, 1)):
+        assert all(f">{model.name}<" in chart for model in dictionary.models)
+    assert ">pump b<" in shares_chart(named)
+    assert f">{'x' * 27}…<" in shares_chart(named)
+    assert ">2<" in shares_chart(result), "clients without names have numbers"
+
+
+def test_a_wide_table_scrolls_in_itself(browser: Any, runs: list[Path], tmp_path: Path) -> None:
+    page = write_report(runs, tmp_path / "wide.html", ["a policy with a rather long name"] * 2)
+    screen = {"width": 500, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    browser.get(page.as_uri())
+    width = "const table = document.querySelector('.scroll'); return table.scrollWidth - table.clientWidth"
+    assert browser.execute_script(width) > 0
+    place = (
+        "const table = document.querySelector('.scroll'); table.scrollLeft = 300;"
+        "return document.querySelector('tbody td').getBoundingClientRect().left"
+    )
+    assert browser.execute_script(place) < 100, "the names stay in sight"
+    overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.execute_script(overflow) <= 0

@@ -71,7 +71,7 @@ RESOLVED = {
     "non-fed-oms": "0556bfed9913",
     "ofms-ft": "bdee80f0583b",
     "perfedavg": "c2ad929d65e4",
-    "rms-ft": "e8fc71ed5ce6",
+    "rms-ft": "22ad087697af",
 }
 
 
@@ -159,7 +159,7 @@ def test_an_invalid_experiment_file_is_refused(tmp_path: Path, text: str, messag
         ("mab", {"loss_bound": "soft"}, "loss_bound = soft: use one of clip, saturate, raw"),
         ("non-fed-oms", {"feedback": "two"}, "feedback = two: use one of one, all"),
         ("b-fed-omft", {"subset": "last"}, "subset = last: use one of random, first, or a list"),
-        ("rms-ft", {"gradient_weight": "two"}, "gradient_weight = two: use one of one, inverse"),
+        ("rms-ft", {"gradient_weight": "two"}, "gradient_weight = two: use one of inverse, one"),
         ("budgeted-experts", {"prediction": "all"}, "prediction = all: use one of one, mean"),
         ("ofms", {}, "policy = ofms: use one of late-hedge, ofms-ft, mab, .*, or your own as package.module:name"),
         ("examples.epsilon_greedy", {}, "policy = examples.epsilon_greedy: .* or your own as package.module:name"),

@@ -15,7 +15,7 @@ from ofms.policies import MODULES
 from ofms.policies.fleet import Fleet
 from ofms.runs.config import available
 from ofms.simulator.simulation import make_simulation
-from tests.problems import image_problem, policy_of, regression_problem
+from tests.problems import PROBLEMS, image_problem, policy_of, regression_problem
 
 
 def test_own_models_and_data() -> None:
@@ -172,3 +172,27 @@ def test_every_policy_runs_with_every_preset(policy: str, preset: str) -> None:
     dictionary, stream = regression_problem(rounds=4)
     result = ofms.simulate(models=dictionary, stream=stream, policy=policy, preset=preset, budget="3", bandwidth="60%")
     assert np.isfinite(result.score).all()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("policy", MODULES)
+def test_every_policy_runs_as_in_the_theorems(policy: str, problem: str) -> None:
+    """With unequal memory and several rounds an exchange; the loss is bounded, so that (a1) holds."""
+    dictionary, stream = PROBLEMS[problem](clients=5, rounds=10)
+    result = ofms.simulate(
+        models=dictionary,
+        stream=stream,
+        policy=policy,
+        preset="theory",
+        interval=3,
+        budget="3:60%,4:40%",
+        bandwidth="100%",
+    )
+    assert np.isfinite(result.score).all()
+    covered = result.figures["bound"] is not None
+    assert covered == (result.figures["not_covered"] is None) == (policy in ("ofms-ft", "budgeted-experts"))
+    if policy != "late-hedge":  # Its losses are bounded by its own rule.
+        assert result.config.settings["loss_bound"] == ("clip" if stream.task == "regression" else "saturate")
+        assert np.abs(result.regret()).max() <= 10
+    if result.bound is not None:
+        assert (result.regret() <= result.bound).all()

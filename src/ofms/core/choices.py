@@ -40,6 +40,8 @@ def remedy_for(annotation: Any) -> str:
     'use one of clip, raw'
     >>> remedy_for(Literal["N"] | float | None)
     'use N, or a number, or none'
+    >>> remedy_for(Literal["random"] | list[int])
+    'use random, or a list'
     """
     choices = choices_in(annotation)
     listed = ", ".join(str(choice) for choice in choices)

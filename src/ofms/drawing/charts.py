@@ -17,8 +17,13 @@ from ofms.storage.files import write_whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, for colour-blind readers.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's palette, for colour-blind readers, continued by the colours that are farthest from all before them in
+# CIELAB, neither too light for a white page nor too dark for a black one.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6611FF", "#00DD00", "#FF00CC", "#FF0066"),
+    *("#9977FF", "#776633", "#AACC55", "#FFAA88", "#AABBAA", "#11DD77", "#AA3333", "#227700", "#FF0022", "#336666"),
+)
+_LEGEND_COLUMNS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,14 +79,18 @@ def write_figure(figure: Figure, paths: Sequence[Path]) -> None:
 def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str) -> Figure:
     """Curves over rounds, panels side by side; a triangle marks a bound on a curve's last value."""
     shared = _share_legend([curves for _, curves in panels])
-    figure = new_figure(6.4 if len(panels) == 1 else 4.8 * len(panels), 4)
+    labels = list(dict.fromkeys(curve.label for _, curves in panels for curve in curves))
+    colours = {label: COLOURS[place % len(COLOURS)] for place, label in enumerate(labels)}
+    entries = max((len(curves) for _, curves in panels), default=0)
+    rows = -(-entries // _LEGEND_COLUMNS) if shared else entries + 2
+    figure = new_figure(6.4 if len(panels) == 1 else 4.8 * len(panels), 3.4 + 0.22 * rows)
     for place, (axes, (title, curves)) in enumerate(
         zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)
     ):
         for mark in sorted({mark for curve in curves for mark in curve.marks}):
             axes.axvline(mark, color="#888888", linestyle=":", linewidth=1)
-        for number, curve in enumerate(curves):
-            colour = COLOURS[number % len(COLOURS)]
+        for curve in curves:
+            colour = colours[curve.label]
             rounds = np.arange(1, len(curve.values) + 1)
             # The bound's value is in the legend: next to its mark it would cover curves, axes or other bounds.
             bounded = "" if curve.bound is None else f", bound {curve.bound:.3f}"
@@ -99,10 +108,12 @@ def curves_figure(panels: Sequence[tuple[str, Sequence[Curve]]], *, ylabel: str)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         if curves and not shared:
-            axes.legend(frameon=False, title=_heading(curves), loc="best")
+            # Below the axes: inside it would cover curves.
+            axes.legend(frameon=False, title=_heading(curves), loc="upper center", bbox_to_anchor=(0.5, -0.16))
     if shared:
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        columns = min(len(labels), _LEGEND_COLUMNS)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 

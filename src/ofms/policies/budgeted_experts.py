@@ -106,7 +106,10 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
             by_budget[budget] = _learning_rate(settings.learning_rate, fleet, count)
     rates = rates_of(by_budget, fleet.budgets)
     bound, not_covered = None, ""
-    if settings.loss_bound == "raw":
+    mixes = settings.prediction == "mean"
+    if mixes:
+        not_covered = "it predicts with a mean, whose bounded loss is not convex; the theorem is for the drawn model"
+    elif settings.loss_bound == "raw":
         not_covered = "the selection loss is not bounded"
     elif rates.min() == 0:
         not_covered = "a learning rate of 0 never learns"
@@ -119,6 +122,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         server=GrantingServer(),
         loss_bound=settings.loss_bound,
         expected_weights=lambda client, server: client.pmf,
+        mixes=mixes,
         bound=bound,
         not_covered=not_covered,
     )

@@ -125,6 +125,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         server=GrantingServer(server_step=1),
         local=GradientStep(rate, settings.window, settings.warm_up),
         own_model=local,
+        mixes=True,
         uploaded=(federated,),
         loss_bound=settings.loss_bound,
         expected_weights=lambda client, server: client.prediction_weights,

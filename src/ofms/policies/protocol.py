@@ -142,6 +142,9 @@ class Policy(ClientPolicy):
         Number of upload groups, regardless of the bandwidth; None to derive it from the bandwidth.
     uploaded
         The models whose updates clients upload; None for all that they hold.
+    mixes
+        Whether predictions are mixtures, so that a client incurs the loss of its prediction, not the expected loss of
+        one drawn model; only for measuring regret. Logarithmic pools always are.
     bound
         [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
     """
@@ -150,8 +153,14 @@ class Policy(ClientPolicy):
     expected_weights: Callable[[Any, Any], Floats]
     upload_groups: int | None = None
     uploaded: tuple[int, ...] | None = None
+    mixes: bool = False
     bound: Floats | None = None
     not_covered: str = "no theorem bounds its clients' regret"
+
+    @property
+    def incurs_prediction(self) -> bool:
+        """Whether regret counts the losses of predictions."""
+        return self.mixes or self.pooling == "log"
 
 
 @dataclass(frozen=True)

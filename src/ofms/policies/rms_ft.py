@@ -18,9 +18,9 @@ from ofms.policies.local_updates import GradientStep
 from ofms.policies.observations import Observations
 from ofms.policies.protocol import Algorithm, Policy
 from ofms.policies.settings import Count, LossBound, Rate, Round, ServerStep
-from ofms.policies.subsets import fill_budgets, most_upload
+from ofms.policies.subsets import fill_budgets, holding_probabilities, most_upload
 
-GradientWeight = Literal["one", "inverse", "use"]
+GradientWeight = Literal["inverse", "one", "use"]
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,14 @@ class Settings:
     Attributes
     ----------
     gradient_weight
-        `one`: a held model's gradient has weight 1. `inverse`: K over the number of held models, an importance weight.
-        `use`: 1 over that number, the probability that it predicts.
+        `inverse`: one over the probability that a model is held, as in OFMS-FT (2r2); with equal costs, K over the
+        number of held models. `one`: a held model's gradient has weight 1. `use`: 1 over the number of held models, the
+        probability that it predicts.
     fine_tuning_rate, server_step, window, warm_up, loss_bound
         As in OFMS-FT.
     """
 
-    gradient_weight: GradientWeight = "one"
+    gradient_weight: GradientWeight = "inverse"
     fine_tuning_rate: Rate = 0.001
     server_step: ServerStep = 1
     window: Count = 1
@@ -46,12 +47,13 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The clients' draws for the current exchange, and their budgets."""
+    """The clients' draws for the current exchange, by whose probability gradients are divided, and their budgets."""
 
     storage: Integers
     budgets: Integers
     wanted: Flags
     chosen: Integers
+    inclusion: Floats
 
 
 @dataclass(frozen=True)
@@ -61,22 +63,25 @@ class Client:
     gradient_weight: GradientWeight
 
     def start(self, catalogue: Catalogue, budgets: Integers) -> State:
-        nothing = np.zeros((budgets.size, len(catalogue)), dtype=np.bool_)
-        return State(catalogue.storage, budgets, nothing, np.zeros(budgets.size, dtype=np.int64))
+        shape = (budgets.size, len(catalogue))
+        chosen = np.zeros(budgets.size, dtype=np.int64)
+        return State(catalogue.storage, budgets, np.zeros(shape, dtype=np.bool_), chosen, np.ones(shape))
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
-        wanted = fill_budgets(draws.table(Purpose.SUBSET, state.storage.size), state.storage, state.budgets)
+        priority = draws.table(Purpose.SUBSET, state.storage.size)
+        wanted = fill_budgets(priority, state.storage, state.budgets)
         chosen = selection.draw_model(uniform_over(wanted), draws.uniform(Purpose.MODEL))
-        return replace(state, wanted=wanted, chosen=chosen), wanted
+        inclusion = state.inclusion
+        if self.gradient_weight == "inverse":
+            inclusion = holding_probabilities(priority, state.storage, state.budgets)
+        return replace(state, wanted=wanted, chosen=chosen, inclusion=inclusion), wanted
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
         chosen = selection.one_hot(state.chosen, state.storage.size)
-        share = np.broadcast_to(grants.held.sum(axis=1, keepdims=True) / state.storage.size, chosen.shape)
-        inclusion = share if self.gradient_weight == "inverse" else np.ones(chosen.shape)
-        weight = selection.importance_weights(grants.held, inclusion, grants.uploads, grants.groups)
+        weight = selection.importance_weights(grants.held, state.inclusion, grants.uploads, grants.groups)
         if self.gradient_weight == "use":
             weight = weight * uniform_over(grants.held)
-        return state, Plan(grants.held, chosen, inclusion, weight)
+        return state, Plan(grants.held, chosen, state.inclusion, weight)
 
     def learn(self, state: State, plan: Plan, seen: Observations) -> State:
         return state

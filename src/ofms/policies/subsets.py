@@ -34,6 +34,31 @@ def fill_budgets(priority: Floats, storage: Integers, budgets: Integers) -> Flag
     return held
 
 
+def holding_probabilities(priority: Floats, storage: Integers, budgets: Integers) -> Floats:
+    """[N, K] the probability that `fill_budgets` takes a model, given the order of the others by random priorities.
+
+    A model is at each of the K places among the others with the same probability, and is taken at those where there is
+    still room for it. Its indicator over this probability is 1 in expectation, whatever the costs; with equal costs the
+    probability is the share of the models that fit.
+
+    >>> holding_probabilities(np.array([[0.3, 0.1, 0.2]]), np.array([2, 2, 2]), np.array([5])) * 3
+    array([[2., 2., 2.]])
+    >>> holding_probabilities(np.array([[0.3, 0.1, 0.2]]), np.array([4, 3, 2]), np.array([5])) * 3
+    array([[1., 3., 3.]])
+    """
+    # Column k: the room that the others leave if model k is left out.
+    room = np.repeat(budgets[:, None], storage.size, axis=1)
+    places = np.zeros(room.shape, dtype=np.int64)
+    models = np.arange(storage.size)
+    for model in np.argsort(priority, axis=1, kind="stable").T:
+        other = models != model[:, None]
+        places += other & (storage <= room)
+        cost = storage[model][:, None]
+        room -= np.where(other & (cost <= room), cost, 0)
+    places += storage <= room
+    return places / storage.size
+
+
 def random_subset(storage: Integers, budgets: Integers, draws: ClientDraws) -> Flags:
     """[N, K] a random subset for each client, the same in every exchange."""
     return fill_budgets(draws.of_the_run().table(Purpose.SUBSET, storage.size), storage, budgets)

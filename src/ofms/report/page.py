@@ -153,7 +153,9 @@ def _sections(runs: Sequence[Result]) -> list[dict[str, Any]]:
     return [
         {
             "title": "Over rounds",
-            "text": "Bands: one standard deviation over clients for the metric, 10 to 90 % of the clients for regret.",
+            "text": "Bands: one standard deviation over clients for the metric, 10 to 90 % of the clients for regret."
+            if len(runs) <= charts.MOST_BANDS
+            else "Means over clients.",
             "charts": [
                 ("Accuracy" if runs[0].metric == "accuracy" else "Squared error", charts.metric_chart(runs)),
                 ("Regret", charts.regret_chart(runs)),
@@ -196,7 +198,7 @@ def _facts(run: Result) -> dict[str, Any]:
         "name": run.name,
         "metric": run.metric,
         "models": [
-            [name, f"{100 * often:.1f} %", f"{100 * predicted_share:.1f} %", f"{factor * score:.2f} {unit}"]
+            [name, f"{100 * often:.1f} %", f"{100 * predicted_share:.1f} %", f"{_finite(score, factor)} {unit}"]
             for name, often, predicted_share, score in zip(_model_names(run), held, chosen, alone, strict=True)
         ],
         "toml": run.config.to_toml(),
@@ -221,6 +223,10 @@ def _with_distinct_names(runs: list[Result]) -> list[Result]:
         name = run.name if seen[run.name] == 1 else f"{run.name} ({seen[run.name]})"
         named.append(replace(run, name=name))
     return named
+
+
+def _finite(value: float, factor: float) -> str:
+    return f"{factor * value:.2f}" if np.isfinite(value) else "–"
 
 
 def _scaled(value: float | None, factor: float) -> str:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ofms.drawing.charts import COLOURS, new_figure
+from ofms.drawing.charts import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,26 +14,29 @@ if TYPE_CHECKING:
 
 # Placeholder colour, replaced by the page's own.
 INK = "#010203"
-# Entries of a legend inside of a chart; more are below it.
-_MOST_INSIDE = 10
+# Height of a row of a legend, in inches.
+_ROW = 0.19
+# Characters of a label beside which there is room for another column.
+_LONGEST_IN_A_COLUMN = 42
 
 
-def line_chart(draw: Callable[[Axes], None], name: str, *, legend: bool) -> str:
-    """A chart over rounds, drawn by a function of its axes."""
+def line_chart(draw: Callable[[Axes], None], name: str, *, legend: bool, most: float | None = None) -> str:
+    """A chart over rounds, drawn by a function of its axes, with its legend below; `most` is the largest value."""
     figure = new_figure(6.4, 3.4)
     axes = figure.subplots()
     draw(axes)
+    if most is not None:
+        axes.set_ylim(max(0.0, axes.get_ylim()[0]), min(most, axes.get_ylim()[1]))
     axes.set_xlabel("round")
     axes.set_xlim(0, None)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     set_ink(axes)
-    entries = len(axes.get_legend_handles_labels()[0])
-    if legend and entries > _MOST_INSIDE:
-        figure.set_figheight(figure.get_figheight() + 0.18 * -(-entries // 2))
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8, labelcolor=INK)
-    elif legend:
-        axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    if legend:
+        labels = axes.get_legend_handles_labels()[1]
+        columns = 2 if max(map(len, labels)) <= _LONGEST_IN_A_COLUMN else 1
+        figure.set_figheight(figure.get_figheight() + _ROW * -(-len(labels) // columns))
+        figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8, labelcolor=INK)
     return to_svg(figure, name)
 
 
@@ -59,13 +62,3 @@ def to_svg(figure: Figure, name: str) -> str:
         .replace(INK, "currentColor")
         .replace("<svg ", f'<svg role="img" data-chart="{name}" ', 1)
     )
-
-
-def colour(number: int) -> str:
-    """The colour of a run by its number."""
-    # The palette's last colour is black, which is invisible on a dark page.
-    again, place = divmod(number, len(COLOURS) - 1)
-    parts = (int(COLOURS[place][first : first + 2], 16) for first in (1, 3, 5))
-    # When the colours are used up, they are mixed with grey.
-    share = 0.5 if again % 2 else 0.0
-    return "#" + "".join(f"{round((1 - share) * part + share * 128):02X}" for part in parts)

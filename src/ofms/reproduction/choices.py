@@ -87,7 +87,7 @@ def _choices_of(policy: str, models: int) -> list[_Choice]:
         "b-fed-omft": [*exp3_client, servers_mean],
         "rms-ft": [
             _Choice("defaults", [{}]),
-            _Choice("gradients divided by the share held", [{"gradient_weight": "inverse"}]),
+            _Choice("gradients of weight one", [{"gradient_weight": "one"}]),
             servers_mean,
         ],
         "fed-omd": single_model,

@@ -48,9 +48,28 @@ def phase_mean(by_phase: Floats, changes: Sequence[int], rounds: int) -> Floats:
 
 
 def best_score(model_scores: Floats, metric: str) -> Floats:
-    """[N] the score of each client's best single model."""
-    best: Floats = model_scores.max(axis=1) if metric == "accuracy" else model_scores.min(axis=1)
-    return best
+    """[N] the score of each client's best single model; one that overflowed is not the best.
+
+    >>> best_score(np.array([[0.5, 0.9, np.nan]]), "accuracy"), best_score(np.array([[0.5, 0.9, np.inf]]), "mse")
+    (array([0.9]), array([0.5]))
+    """
+    higher = metric == "accuracy"
+    known = np.where(np.isfinite(model_scores), model_scores, -np.inf if higher else np.inf)
+    best = known.max(axis=1) if higher else known.min(axis=1)
+    return np.where(np.isfinite(best), best, np.nan)
+
+
+def random_score(model_scores: Floats) -> Floats:
+    """[N] the expected score of a uniformly random model among those that did not overflow.
+
+    >>> random_score(np.array([[0.5, 0.9, np.nan], [0.5, np.inf, np.nan]]))
+    array([0.7, 0.5])
+    """
+    finite = np.isfinite(model_scores)
+    count = finite.sum(axis=1)
+    mean = np.full(count.shape, np.nan)
+    np.divide(np.where(finite, model_scores, 0.0).sum(axis=1), count, out=mean, where=count > 0)
+    return mean
 
 
 def mean_of(values: AnyArray | None) -> float | None:

@@ -16,7 +16,15 @@ from ofms.core.typing import AnyArray, Floats
 from ofms.data.stream import Stream
 from ofms.drawing.charts import Curve, curves_figure
 from ofms.runs.config import RunConfig
-from ofms.runs.figures import best_score, config_figures, drift_figures, mean_of, phase_mean, stream_figures
+from ofms.runs.figures import (
+    best_score,
+    config_figures,
+    drift_figures,
+    mean_of,
+    phase_mean,
+    random_score,
+    stream_figures,
+)
 from ofms.runs.folder import RunFolder, read_run_folder, require_free
 from ofms.runs.formatting import REGRET_LABEL, regret_curve, result_table
 from ofms.runs.frames import frame_of
@@ -103,7 +111,7 @@ class Result:
             "bound": mean_of(bound),
             "not_covered": not_covered or None,
             "best_in_hindsight": None if scores is None else mean_of(best_score(scores, metric)),
-            "random_model": None if scores is None else mean_of(scores.mean(axis=1)),
+            "random_model": None if scores is None else mean_of(random_score(scores)),
             "frozen": mean_of(arrays.get("frozen_score")),
             "groups": mean_of(columns["groups"]),
             "bytes_down": int(arrays["down"].sum()),
@@ -213,7 +221,7 @@ class Result:
     def random_model(self) -> Floats | None:
         """[N] the expected metric of a uniformly random model of this run."""
         scores = self.clients.get("model_score")
-        return None if scores is None else scores.mean(axis=1)
+        return None if scores is None else random_score(scores)
 
     def table(self) -> str:
         """The figures as a text table, with a random model and the best one in hindsight for comparison."""

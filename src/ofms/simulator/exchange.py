@@ -32,7 +32,8 @@ class Exchange:
     expected_weights
         [N, K] the expected prediction weights.
     prediction_losses
-        [N, n] losses of the clients' predictions if they are pools, which incur less than the models' mean; else None.
+        [N, n] losses of the clients' predictions if these are mixtures, which lose less than their models on average;
+        else None.
     frozen_scores
         [N, n] scores of the same choices without fine-tuning; None if they are not measured.
     """

@@ -148,7 +148,7 @@ class FusedSimulation:
             losses=result.losses,
             model_scores=result.model_scores,
             client_losses=result.client_losses,
-            prediction_losses=result.prediction_losses if policy.pooling == "log" else None,
+            prediction_losses=result.prediction_losses if policy.incurs_prediction else None,
             expected_weights=weights,
         )
         if updates is not None:

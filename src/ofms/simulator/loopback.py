@@ -164,7 +164,7 @@ class LoopbackSimulation:
             plan=plan,
             traffic=count_bytes(self.fleet.catalogue, grants, reports, copies_held(policy.local)),
             scores=scores,
-            prediction_losses=prediction_losses if policy.pooling == "log" else None,
+            prediction_losses=prediction_losses if policy.incurs_prediction else None,
             frozen_scores=frozen_scores,
             losses=shared.losses,
             model_scores=shared.model_scores,
