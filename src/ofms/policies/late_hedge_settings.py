@@ -23,6 +23,9 @@ class Settings:
         By which share of the users' loss the first step of a model aims to reduce it; 0 freezes the dictionary.
     tune_every, warm_up
         Clients fine-tune in one of so many exchanges, from round `warm_up` on.
+    control_every
+        After one of so many exchanges, clients compare the fine-tuned models with their first versions, and those that
+        became worse go back to them; 0 for never.
     objective
         Gradients are those of each model's `own` loss or of the loss of the `pool`; `auto`: the latter for regression.
     late, hints, loss, predict, thin, keep, visit_every
@@ -43,4 +46,5 @@ class Settings:
     fine_tuning_rate: Annotated[float, Range(0)] = 1.0
     tune_every: Count = 3
     warm_up: Round = 10
+    control_every: Annotated[int, Range(0)] = 30
     objective: Objective = "auto"

@@ -60,11 +60,14 @@ class SummedUpdates:
         [K] the norm of each model's summed updates; 0 if there are none.
     parameters
         [K] the norm of the parameters that they update.
+    restored
+        [K] the models that go back to their first versions in this exchange.
     """
 
     clients: int
     norms: Floats
     parameters: Floats
+    restored: Flags
 
 
 class ServerHalf(Protocol[State]):

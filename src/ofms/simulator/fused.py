@@ -17,7 +17,7 @@ from ofms.core.messages import Plan
 from ofms.core.states import flatten, unflatten
 from ofms.core.typing import AnyArray, Floats
 from ofms.policies.fleet import Fleet
-from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, tuning_window_of
+from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, is_control, tuning_window_of
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
@@ -34,7 +34,8 @@ class FusedSimulation:
     targets
         [N, T] the samples' targets.
     frozen
-        The same with the initial dictionary, to score the same choices without fine-tuning. None to skip it.
+        The same with the first versions of models: for control exchanges, and to score the same choices without
+        fine-tuning. None if the policy has no control exchanges and `hindsight` is False.
     own
         The clients' own copies of `Policy.own_model`; None if they have none, or do not fine-tune them.
     hindsight
@@ -106,9 +107,10 @@ class FusedSimulation:
         if self.own is not None:
             self.own.start(grants.sent[:, self.own.model])
 
+        compute = self.compute if self.frozen is None or not is_control(local, exchange) else self.frozen
         # Update weights are part of the plan, so fine-tuning need not wait for the losses.
         observed = policy.observed(plan)
-        evaluation = self.compute.evaluate(
+        evaluation = compute.evaluate(
             span,
             plan.held,
             plan.prediction_weights,
@@ -132,6 +134,7 @@ class FusedSimulation:
         clients, reports = self.clients.learn(clients, plan, losses, samples)
         updates = update.result() if update else None
         norms = None if updates is None else self.compute.norms(updates)
+        restored = self.server.restored(server, reports)
         server, step = self.server.absorb(server, reports, norms)
         record = Exchange(
             index=exchange,
@@ -149,6 +152,9 @@ class FusedSimulation:
         )
         if updates is not None:
             self.compute.apply(updates, step)
+        if self.frozen is not None:
+            for model in np.flatnonzero(restored).tolist():
+                self.compute.load_state(model, self.frozen.state(model))
         if self.own is not None and window is not None and local is not None:
             self.own.train(window, plan.held[:, self.own.model], local)
         self.client_state, self.server_state, self.next_exchange = clients, server, exchange + 1
@@ -157,7 +163,7 @@ class FusedSimulation:
     def _frozen_scores(self, exchange: int, plan: Plan, scores: Floats) -> Floats | None:
         """Scores of the same choices without fine-tuning."""
         local, span = self.policy.local, self.fleet.schedule.span(exchange)
-        if self.frozen is None or local is None:
+        if self.frozen is None or local is None or not self.hindsight:
             return None
         if span[0] < local.warm_up:
             return scores
