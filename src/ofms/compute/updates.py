@@ -8,7 +8,7 @@ weighted backward pass (1r2), (3r2):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 
@@ -151,13 +151,6 @@ class Updater:
 def norm_of(tensors: Iterable[torch.Tensor]) -> float:
     """The Euclidean norm of tensors together."""
     return float(torch.stack([tensor.detach().double().square().sum() for tensor in tensors]).sum().sqrt())
-
-
-def norms_of(updates: Updates, tensors: Sequence[Tensors], trainable: Sequence[Sequence[str]]) -> tuple[Floats, Floats]:
-    """[K] the norms of summed updates, 0 where there are none, and of the parameters that they update."""
-    models = range(len(tensors))
-    sizes = [norm_of(updates[model].values()) if model in updates else 0.0 for model in models]
-    return np.array(sizes), np.array([norm_of(tensors[model][name] for name in trainable[model]) for model in models])
 
 
 def sum_updates(jobs: Iterable[Future[Updates]]) -> Updates:

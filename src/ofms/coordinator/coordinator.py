@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ofms.compute.checks import is_finite
-from ofms.compute.updates import norms_of
+from ofms.compute.momentum import Momentum, sizes_of
 from ofms.coordinator.aggregation import add_step, sum_updates
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
 from ofms.coordinator.validation import Answer, Tensors, most_loss, read_answer, read_request
@@ -85,10 +85,9 @@ class Coordinator:
         converted = convert(self.settings, settings_type(policy, trust))
         self.policy = build_policy(policy, converted, self.fleet, trust)
         self.deployment = secrets.token_hex(8)
-        self.exchange = 0
-        self.frozen = False
+        self.exchange, self.frozen = 0, False
         self.session = ServerSession(self.policy, self.fleet.catalogue, bandwidth)
-        self.state = self.session.open()
+        self.state, self.momentum = self.session.open(), Momentum(self.policy.momentum)
         # Rejects a policy that a device could not decode.
         self._described = describe_policy(self.policy, trust)
         self._trainable = [model.trainable for model in dictionary.models]
@@ -174,13 +173,16 @@ class Coordinator:
             if self.frozen and reports.losses is not None:
                 reports = replace(reports, losses=np.zeros_like(reports.losses))
             summed, restored = sum_updates(answers), self.session.restored(self.state, reports)
-            self.state, step = self.session.absorb(self.state, reports, norms_of(summed, self.tensors, self._trainable))
-            for model, update in summed.items():
-                moved = add_step(self.tensors[model], update, float(step[model]))
+            directions = self.momentum.add(summed)
+            sizes = sizes_of(summed, directions, self.tensors, self._trainable)
+            self.state, step = self.session.absorb(self.state, reports, sizes)
+            for model, direction in directions.items():
+                moved = add_step(self.tensors[model], direction, float(step[model]))
                 if is_finite(moved.values()):
                     self.tensors[model] = moved
                 else:
                     diverged.append(model)
+            self.momentum.forget(np.flatnonzero(restored))
             for model in np.flatnonzero(restored).tolist():
                 self.tensors[model] = self._first_version(model)
         self.opened = None
@@ -206,6 +208,7 @@ class Coordinator:
         """Replace models by encoded earlier ones, under new versions, so that devices receive them."""
         version = self.version.copy()
         version[list(contents)] += 1
+        self.momentum.forget(np.array(list(contents), dtype=np.int64))
         self.state = replace(self.state, version=version)
         for model, content in contents.items():
             self.load_model(model, content)
@@ -224,9 +227,8 @@ class Coordinator:
 
     def _encoded_grant(self, model: int) -> bytes:
         """The encoded tensors of a model as the open exchange grants it."""
-        if is_control(self.policy.local, self.exchange):
-            return encode_tensors(self.dictionary.models[model].tensors)
-        return self.encoded_model(model)
+        control = is_control(self.policy.local, self.exchange)
+        return encode_tensors(self._first_version(model)) if control else self.encoded_model(model)
 
     def _first_version(self, model: int) -> Tensors:
         return {name: tensor.clone() for name, tensor in self.dictionary.models[model].tensors.items()}

@@ -13,7 +13,7 @@ from ofms.core.pooling import pool_loss, poolable
 from ofms.core.typing import Flags, Floats
 from ofms.policies.observations import Recent, Samples
 
-_ROUNDING = 1e-9
+_STANDARD_ERRORS = 2.0
 
 
 def loss_by_tuning(recent: Recent, samples: Samples, weights: Floats, exchange: int, remembers: int) -> Floats:
@@ -55,14 +55,18 @@ def loss_by_tuning(recent: Recent, samples: Samples, weights: Floats, exchange: 
 
 
 def clearly_worse(losses: Floats) -> Flags:
-    """[K] whether fine-tuning made models worse, from what N clients report: by more than a standard error.
+    """[K] whether fine-tuning made models worse, from what N clients report.
 
-    >>> clearly_worse(np.array([[0.2, 0.2, -0.1], [0.1, -0.3, -0.1]])).tolist()
+    Worse by two standard errors; or worse at all, if fine-tuning made predictions worse in the whole fleet.
+
+    >>> clearly_worse(np.array([[0.2, 0.2, -9.0]] * 4 + [[0.1, -0.3, -9.0]])).tolist()
     [True, False, False]
+    >>> clearly_worse(np.array([[0.2, 0.2, -0.1], [0.1, -0.1, -0.1]])).tolist()
+    [True, True, False]
     """
-    totals, squares = np.nansum(losses, axis=0), np.nansum(np.square(losses), axis=0)
-    # A single user has no standard error: then every loss counts.
-    worse: Flags = (totals > 0) & (totals >= np.sqrt(squares) * (1 - _ROUNDING))
+    totals, errors = np.nansum(losses, axis=0), np.sqrt(np.nansum(np.square(losses), axis=0))
+    least = 0.0 if totals.sum() > 0 else _STANDARD_ERRORS
+    worse: Flags = (totals > 0) & (totals >= least * errors)
     return worse
 
 

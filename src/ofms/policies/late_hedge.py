@@ -173,6 +173,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
         server=TuningServer(settings.fine_tuning_rate, _LOCAL_RATE),
         local=local if tuned else None,
         reports_use=tuned,
+        momentum=settings.momentum,
         loss_bound="raw",
         remembers=client.exchanges * client.interval,
         pooling="log",

@@ -21,6 +21,8 @@ class Settings:
         For each member, over how many rounds it forgets; 0 to remember everything.
     fine_tuning_rate
         By which share of the users' loss the first step of a model aims to reduce it; 0 freezes the dictionary.
+    momentum
+        The decay of the server's momentum.
     tune_every, warm_up
         Clients fine-tune in one of so many exchanges, from round `warm_up` on.
     control_every
@@ -43,8 +45,9 @@ class Settings:
     thin: bool = True
     keep: bool = True
     visit_every: Count | None = None
-    fine_tuning_rate: Annotated[float, Range(0)] = 1.0
-    tune_every: Count = 3
+    fine_tuning_rate: Annotated[float, Range(0)] = 0.5
+    momentum: Annotated[float, Range(0, 0.99)] = 0.8
+    tune_every: Count = 6
     warm_up: Round = 10
-    control_every: Annotated[int, Range(0)] = 30
+    control_every: Annotated[int, Range(0)] = 36
     objective: Objective = "auto"

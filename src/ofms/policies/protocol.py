@@ -56,8 +56,9 @@ class SummedUpdates:
     ----------
     clients
         The number of clients in the exchange.
-    norms
-        [K] the norm of each model's summed updates; 0 if there are none.
+    products, norms
+        [K] the inner product of each model's summed updates with the direction in which it moves, which differs from
+        them by `Policy.momentum`, and the norm of the direction; 0 if there are no updates.
     parameters
         [K] the norm of the parameters that they update.
     restored
@@ -65,6 +66,7 @@ class SummedUpdates:
     """
 
     clients: int
+    products: Floats
     norms: Floats
     parameters: Floats
     restored: Flags
@@ -82,7 +84,7 @@ class ServerHalf(Protocol[State]):
         ...
 
     def learn(self, state: State, reports: Reports, summed: SummedUpdates) -> tuple[State, Floats | float]:
-        """Learn from the reports; return the step (per model, or one for all) along the clients' summed updates."""
+        """Learn from the reports; return the step (per model, or one for all) along the direction of the updates."""
         ...
 
 
@@ -142,6 +144,8 @@ class Policy(ClientPolicy):
         Number of upload groups, regardless of the bandwidth; None to derive it from the bandwidth.
     uploaded
         The models whose updates clients upload; None for all that they hold.
+    momentum
+        The decay of the server's momentum: a model moves along its summed updates plus so much of the last direction.
     bound
         [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
     """
@@ -151,6 +155,7 @@ class Policy(ClientPolicy):
     expected_weights: Callable[[Any, Any], Floats]
     upload_groups: int | None = None
     uploaded: tuple[int, ...] | None = None
+    momentum: float = 0.0
     bound: Floats | None = None
     not_covered: str = "no theorem bounds its clients' regret"
 

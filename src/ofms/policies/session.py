@@ -153,14 +153,14 @@ class ServerSession:
         return replace(state, clients=requests.client.size, policy=own), grants
 
     def absorb(
-        self, state: ServerState, reports: Reports, norms: tuple[Floats, Floats] | None = None
+        self, state: ServerState, reports: Reports, sizes: tuple[Floats, Floats, Floats] | None = None
     ) -> tuple[ServerState, Floats]:
         """Learn from the reports; return [K] steps along the summed updates. Changed models get new versions.
 
-        `norms` are the [K] norms of the summed updates and of the parameters that they update; zeros if left out.
+        `sizes` are those of `SummedUpdates`: products, norms and parameters; zeros if left out.
         """
         nothing, restored = np.zeros(len(self.catalogue)), self.restored(state, reports)
-        summed = SummedUpdates(state.clients, *(norms or (nothing, nothing)), restored)
+        summed = SummedUpdates(state.clients, *(sizes or (nothing, nothing, nothing)), restored)
         own, step = self.policy.server.learn(state.policy, reports, summed)
         version = state.version + (reports.updated.any(axis=0) | restored)
         return replace(state, version=version, policy=own), np.broadcast_to(np.asarray(step, np.float64), version.shape)

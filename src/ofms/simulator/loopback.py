@@ -17,9 +17,9 @@ from torch.func import functional_call
 from ofms.compute.checks import is_finite, not_finite_update, require_finite_losses, require_fit
 from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks, Tensors
+from ofms.compute.momentum import Momentum, sizes_of
 from ofms.compute.samples import Samples
 from ofms.compute.tasks import sample_losses
-from ofms.compute.updates import norms_of
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Plan, Reports, Requests
@@ -78,7 +78,7 @@ class LoopbackSimulation:
             )
             for index in range(stream.clients)
         ]
-        self.server_state = self.server.open()
+        self.server_state, self.momentum = self.server.open(), Momentum(policy.momentum)
 
     def parameters(self) -> list[Tensors]:
         """A copy of the server's current parameters and buffers."""
@@ -97,6 +97,7 @@ class LoopbackSimulation:
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """All state that changes between exchanges, as arrays and values."""
         arrays, values = flatten(self.server_state, "server.")
+        arrays |= self.momentum.to_arrays("momentum.")
         values["next_exchange"] = self.next_exchange
         for model, tensors in enumerate(self.tensors):
             arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
@@ -109,6 +110,7 @@ class LoopbackSimulation:
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         """Continue from flattened arrays and values."""
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
+        self.momentum.load_arrays(arrays, "momentum.")
         self.next_exchange = int(values["next_exchange"])
         for model, tensors in enumerate(self.tensors):
             self.tensors[model] = {name: torch.from_numpy(arrays[f"model.{model}.{name}"].copy()) for name in tensors}
@@ -136,7 +138,7 @@ class LoopbackSimulation:
         ]
         for index, each in enumerate(found):
             for model, outputs, losses in each:
-                add_outputs(own_results, index, model, outputs, losses)
+                own_results.add_one(index, model, outputs, losses)
         require_finite_losses(own_results.losses, observed, self.names, span[0])
         shared = self._in_hindsight(span, plan, served) if self.hindsight else own_results
         frozen_scores = self._frozen_scores(exchange, plan)
@@ -151,10 +153,13 @@ class LoopbackSimulation:
         totals = self._updates(exchange, plans, reports)
         self._train_own_copies(exchange)
         restored = self.server.restored(server, reports)
-        server, step = self.server.absorb(server, reports, norms_of(totals, self.tensors, self.trainable))
-        for model, total in totals.items():
-            for name, part in total.items():
+        directions = self.momentum.add(totals)
+        sizes = sizes_of(totals, directions, self.tensors, self.trainable)
+        server, step = self.server.absorb(server, reports, sizes)
+        for model, direction in directions.items():
+            for name, part in direction.items():
                 self.tensors[model][name] += float(step[model]) * part
+        self.momentum.forget(np.flatnonzero(restored))
         for model in np.flatnonzero(restored).tolist():
             self.tensors[model] = _copied(self.frozen[model])
         self.server_state, self.next_exchange = server, exchange + 1
@@ -220,7 +225,7 @@ class LoopbackSimulation:
         for index, client in enumerate(self.clients):
             predicting = np.flatnonzero(plan.prediction_weights[index]).tolist()
             for model, outputs, losses in client.evaluate_with(self.frozen, exchange, predicting):
-                add_outputs(builder, index, model, outputs, losses)
+                builder.add_one(index, model, outputs, losses)
         return builder.client_scores()[0]
 
     def _in_hindsight(self, span: tuple[int, int], plan: Plan, models: list[Tensors]) -> EvaluationBuilder:
@@ -240,9 +245,3 @@ class LoopbackSimulation:
 
 def _copied(tensors: Tensors) -> Tensors:
     return {name: tensor.clone() for name, tensor in tensors.items()}
-
-
-def add_outputs(builder: EvaluationBuilder, client: int, model: int, outputs: AnyArray, losses: Floats) -> None:
-    """Add [n, C] outputs and [n] losses of one client and model."""
-    one = np.ones((1, 1), dtype=np.bool_)
-    builder.add([model], np.array([client]), one, outputs[None, :, None], losses[None, :, None])
