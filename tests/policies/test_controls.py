@@ -75,8 +75,8 @@ def test_if_the_fleet_predicts_worse_every_worse_model_goes_back() -> None:
 
 def test_a_control_exchange_fine_tunes_nothing() -> None:
     step = GradientStep(0.1, window=4, warm_up=0, every=1, control_every=5)
-    assert [number for number in range(17) if is_control(step, number)] == [6, 11, 16]
+    assert [number for number in range(17) if is_control(step, number)] == [3, 6, 11, 16]
     tuned = [number for number in range(17) if tuning_window_of(step, Schedule(100), number) is not None]
-    assert tuned == [number for number in range(17) if number not in (6, 11, 16)]
+    assert tuned == [number for number in range(17) if number not in (3, 6, 11, 16)]
     assert not is_control(None, 6)
     assert not is_control(GradientStep(0.0, window=4, warm_up=0, control_every=5), 6)

@@ -26,7 +26,7 @@ class Settings:
     tune_every, warm_up
         Clients fine-tune in one of so many exchanges, from round `warm_up` on.
     control_every
-        After one of so many exchanges, clients compare the fine-tuned models with their first versions, and those that
+        After one of so many exchanges, and first after half as many, clients compare the fine-tuned models with their first versions, and those that
         became worse go back to them; 0 for never.
     objective
         Gradients are those of each model's `own` loss or of the loss of the `pool`; `auto`: the latter for regression.
@@ -49,5 +49,5 @@ class Settings:
     momentum: Annotated[float, Range(0, 0.99)] = 0.8
     tune_every: Count = 6
     warm_up: Round = 10
-    control_every: Annotated[int, Range(0)] = 36
+    control_every: Annotated[int, Range(0)] = 60
     objective: Objective = "auto"

@@ -78,11 +78,12 @@ def is_control(local: LocalUpdate | None, exchange: int) -> bool:
 
     >>> step = GradientStep(0.1, window=50, warm_up=0, every=3, control_every=6)
     >>> [exchange for exchange in range(20) if is_control(step, exchange)]
-    [7, 13, 19]
+    [4, 7, 13, 19]
     """
-    if not isinstance(local, GradientStep) or not local.rate or not local.control_every:
+    if not isinstance(local, GradientStep) or not local.rate or not local.control_every or exchange < 2:
         return False
-    return exchange > local.control_every and exchange % local.control_every == 1
+    # The first one sooner, so that harm does not last.
+    return (exchange - 1) % local.control_every == 0 or exchange - 1 == local.control_every // 2
 
 
 def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
