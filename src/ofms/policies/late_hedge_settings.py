@@ -26,8 +26,8 @@ class Settings:
     tune_every, warm_up
         Clients fine-tune in one of so many exchanges, from round `warm_up` on.
     control_every
-        After one of so many exchanges, and first after half as many, clients compare the fine-tuned models with their first versions, and those that
-        became worse go back to them; 0 for never.
+        After one of so many exchanges, and first after half as many, clients compare the fine-tuned models with their
+        first versions, and those that became worse go back to them; 0 for never.
     objective
         Gradients are those of each model's `own` loss or of the loss of the `pool`; `auto`: the latter for regression.
     late, hints, loss, predict, thin, keep, visit_every
