@@ -45,7 +45,6 @@ from ofms.policies.ofms_ft_settings import Settings
 from ofms.policies.protocol import Policy
 from ofms.policies.session import open_sessions
 from ofms.simulator.exchange import policy_losses
-from ofms.simulator.loopback import add_outputs
 from ofms.simulator.loopback_client import LoopbackClient
 from ofms.simulator.simulation import make_simulation
 
@@ -154,7 +153,7 @@ def play_round(message: Message, context: Context) -> Message:
     )
     found = client.evaluate(grants.exchange, np.flatnonzero(plan.held[0]).tolist())
     for model, outputs, losses in found:
-        add_outputs(results, 0, model, outputs, losses)
+        results.add_one(0, model, outputs, losses)
     learnt = policy_losses(results.losses, plan.held, here.policy.loss_bound)
     reports = client.learn(grants.exchange, plan, learnt, found)
     window = tuning_window_of(here.policy.local, here.fleet.schedule, grants.exchange)

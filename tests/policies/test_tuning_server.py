@@ -14,17 +14,23 @@ from tests.problems import fleet_of
 SERVER = TuningServer(share=0.5, rate=0.1)
 CATALOGUE = fleet_of([1, 1], [2, 2]).catalogue
 FAR = np.array([1e9, 1e9])
+NONE = np.zeros(2, dtype=np.bool_)
 
 
 def reports(losses: Floats) -> Reports:
     return Reports(0, np.arange(losses.shape[0]), losses, np.isfinite(losses))
 
 
+def summed(clients: int, norms: Floats, parameters: Floats) -> SummedUpdates:
+    """Without momentum, directions are the updates themselves."""
+    return SummedUpdates(clients, np.square(norms), norms, parameters, NONE)
+
+
 def test_the_first_step_reduces_the_loss_by_a_share_to_first_order() -> None:
     """Updates are -rate · g: along them, a step of s changes the loss by -s · rate · ‖g‖² = -s · ‖update‖²/rate."""
     norms = np.array([0.4, 0.0])
     _, step = SERVER.learn(
-        SERVER.start(CATALOGUE), reports(np.array([[2.0, np.nan], [1.0, np.nan]])), SummedUpdates(2, norms, FAR)
+        SERVER.start(CATALOGUE), reports(np.array([[2.0, np.nan], [1.0, np.nan]])), summed(2, norms, FAR)
     )
     assert step[0] * norms[0] ** 2 / SERVER.rate == pytest.approx(0.5 * 3.0)
     assert step[1] == 0, "nobody fine-tuned it"
@@ -32,9 +38,9 @@ def test_the_first_step_reduces_the_loss_by_a_share_to_first_order() -> None:
 
 def test_later_steps_use_all_sums_and_fall_with_the_root_of_their_number() -> None:
     state, _ = SERVER.learn(
-        SERVER.start(CATALOGUE), reports(np.array([[3.0, np.nan]])), SummedUpdates(1, np.array([0.4, 0.0]), FAR)
+        SERVER.start(CATALOGUE), reports(np.array([[3.0, np.nan]])), summed(1, np.array([0.4, 0.0]), FAR)
     )
-    _, step = SERVER.learn(state, reports(np.array([[1.0, 8.0]])), SummedUpdates(1, np.array([0.2, 2.0]), FAR))
+    _, step = SERVER.learn(state, reports(np.array([[1.0, 8.0]])), summed(1, np.array([0.2, 2.0]), FAR))
     assert step[0] == pytest.approx(0.5 * 0.1 * (3 + 1) / (0.4**2 + 0.2**2) / np.sqrt(2))
     assert step[1] == pytest.approx(0.5 * 0.1 * 8 / 2**2), "its own first step"
 
@@ -44,7 +50,7 @@ def test_a_step_does_not_depend_on_the_scale_of_losses_or_parameters() -> None:
     moves = []
     for a, b in ((1.0, 1.0), (1000.0, 1.0), (1.0, 100.0)):
         norms = np.array([0.4, 0.1]) * a / b
-        found = SERVER.learn(SERVER.start(CATALOGUE), reports(np.array([[2.0, 1.0]]) * a), SummedUpdates(1, norms, FAR))
+        found = SERVER.learn(SERVER.start(CATALOGUE), reports(np.array([[2.0, 1.0]]) * a), summed(1, norms, FAR))
         moves.append(found[1] * norms / b)
     assert moves[1] == pytest.approx(moves[0])
     assert moves[2] == pytest.approx(moves[0])
@@ -52,13 +58,29 @@ def test_a_step_does_not_depend_on_the_scale_of_losses_or_parameters() -> None:
 
 def test_no_step_moves_parameters_by_more_than_a_tenth_of_their_norm() -> None:
     norms, parameters = np.array([1e-6, 1e-3]), np.array([5.0, 7.0])
-    summed = SummedUpdates(1, norms, parameters)
-    _, step = SERVER.learn(SERVER.start(CATALOGUE), reports(np.array([[1.0, 1.0]])), summed)
+    _, step = SERVER.learn(SERVER.start(CATALOGUE), reports(np.array([[1.0, 1.0]])), summed(1, norms, parameters))
     assert step * norms == pytest.approx(0.1 * parameters)
 
 
 def test_without_updates_nothing_moves() -> None:
     state = SERVER.start(CATALOGUE)
-    after, step = SERVER.learn(state, reports(np.array([[np.nan, np.nan]])), SummedUpdates(1, np.zeros(2), FAR))
+    after, step = SERVER.learn(state, reports(np.array([[np.nan, np.nan]])), summed(1, np.zeros(2), FAR))
     assert not step.any()
     assert after is state
+
+
+def test_with_momentum_the_step_counts_what_the_direction_gains_along_the_update() -> None:
+    """A direction d moves the loss by -⟨update, d⟩/rate per unit of step."""
+    state, _ = SERVER.learn(
+        SERVER.start(CATALOGUE), reports(np.array([[3.0, np.nan]])), summed(1, np.array([0.4, 0]), FAR)
+    )
+    moving = SummedUpdates(1, np.array([0.5, 0.0]), np.array([0.9, 0.0]), FAR, NONE)
+    _, step = SERVER.learn(state, reports(np.array([[1.0, np.nan]])), moving)
+    assert step[0] == pytest.approx(0.5 * 0.1 * (3 + 1) / (0.4**2 + 0.5) / np.sqrt(2))
+
+
+def test_a_model_that_goes_back_continues_with_half_the_share() -> None:
+    restored = SummedUpdates(2, np.zeros(2), np.zeros(2), FAR, np.array([True, False]))
+    state, step = SERVER.learn(SERVER.start(CATALOGUE), reports(np.array([[0.3, -0.1], [0.1, -0.2]])), restored)
+    assert not step.any()
+    assert state.share.tolist() == [0.25, 0.5]

@@ -107,10 +107,10 @@ class CachedCompute:
     ) -> Pending[Any]:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 
-    def norms(self, updates: Any) -> tuple[Floats, Floats]:
+    def sizes(self, updates: Any, directions: Any) -> tuple[Floats, Floats, Floats]:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 
-    def apply(self, updates: Any, step: Floats) -> None:
+    def apply(self, directions: Any, step: Floats) -> None:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 
     def state(self, model: int) -> Tensors:

@@ -55,6 +55,11 @@ class EvaluationBuilder:
                 part = (rows[predicting], outputs[predicting, :, column].astype(np.float64))
                 self._predicting.setdefault(model, []).append(part)
 
+    def add_one(self, client: int, model: int, outputs: AnyArray, losses: AnyArray) -> None:
+        """Add [n, C] outputs and [n] losses of one client and model."""
+        one = np.ones((1, 1), dtype=np.bool_)
+        self.add([model], np.array([client]), one, outputs[None, :, None], losses[None, :, None])
+
     def client_scores(self) -> tuple[Floats, Floats]:
         """[N, n] the scores and the losses of the mixed predictions."""
         parts = [(model, *part) for model in sorted(self._predicting) for part in self._predicting[model]]

@@ -120,11 +120,11 @@ class Compute(Protocol):
         """
         ...
 
-    def norms(self, updates: Any) -> tuple[Floats, Floats]:
-        """[K] the norms of summed updates, 0 if there are none, and of the parameters that they update."""
+    def sizes(self, updates: Any, directions: Any) -> tuple[Floats, Floats, Floats]:
+        """[K] inner products of summed updates and directions, norms of directions, and of the parameters."""
         ...
 
-    def apply(self, updates: Any, step: Floats) -> None:
+    def apply(self, directions: Any, step: Floats) -> None:
         """θ_k ← θ_k + step_k · Δ_k, eq. (3r2)."""
         ...
 

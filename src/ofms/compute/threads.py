@@ -18,13 +18,14 @@ import torch
 from ofms.compute import personal
 from ofms.compute.checks import require_finite_losses, require_fit
 from ofms.compute.evaluation import EvaluationBuilder, PastOutputs, PoolResiduals
+from ofms.compute.momentum import sizes_of
 from ofms.compute.networks import Networks
 from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, Tensors
 from ofms.compute.samples import Samples, to_array
 from ofms.compute.scratch import Scratch
 from ofms.compute.stacked import Stack
 from ofms.compute.tasks import sample_losses
-from ofms.compute.updates import Updater, Updates, norm_of, pieces_of_clients, sum_updates
+from ofms.compute.updates import Updater, Updates, pieces_of_clients, sum_updates
 from ofms.core.errors import InvalidInput
 from ofms.core.pooling import Pooling
 from ofms.core.schedule import Window
@@ -163,17 +164,14 @@ class ThreadedCompute:
             output = torch.cat([module(part) for part in self.samples.pieces(x.flatten(0, 1))])
         pool.add(model, to_array(output.unflatten(0, x.shape[:2])))
 
-    def norms(self, updates: Updates) -> tuple[Floats, Floats]:
-        sizes = np.zeros(len(self.networks))
-        for model, update in updates.items():
-            sizes[model] = norm_of(update.values())
-        return sizes, np.array([norm_of(self.networks.leaves(model)) for model in range(len(self.networks))])
+    def sizes(self, updates: Updates, directions: Updates) -> tuple[Floats, Floats, Floats]:
+        return sizes_of(updates, directions, self.networks.parameters, self.networks.trainable)
 
-    def apply(self, updates: Updates, step: Floats) -> None:
+    def apply(self, directions: Updates, step: Floats) -> None:
         with torch.no_grad():
-            for model, update in updates.items():
-                parameters: list[torch.Tensor] = [self.networks.parameters[model][name] for name in update]
-                torch._foreach_add_(parameters, list(update.values()), alpha=float(step[model]))
+            for model, direction in directions.items():
+                parameters: list[torch.Tensor] = [self.networks.parameters[model][name] for name in direction]
+                torch._foreach_add_(parameters, list(direction.values()), alpha=float(step[model]))
 
     def state(self, model: int) -> Tensors:
         return self.networks.state(model)

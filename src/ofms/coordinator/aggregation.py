@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
-from ofms.compute.updates import norm_of
 from ofms.coordinator.validation import Answer, Tensors
-from ofms.core.typing import Floats
-from ofms.models.dictionary import Dictionary
 
 
 def sum_updates(answers: Sequence[Answer]) -> dict[int, Tensors]:
@@ -24,8 +19,6 @@ def sum_updates(answers: Sequence[Answer]) -> dict[int, Tensors]:
     return dict(sorted(summed.items()))
 
 
-def norms(summed: Mapping[int, Tensors], tensors: Sequence[Tensors], dictionary: Dictionary) -> tuple[Floats, Floats]:
-    """[K] the norms of the summed updates, 0 where there are none, and of the parameters that they update."""
-    sizes = [norm_of(summed[place].values()) if place in summed else 0.0 for place in range(len(dictionary))]
-    updated = [[tensors[place][name] for name in model.trainable] for place, model in enumerate(dictionary.models)]
-    return np.array(sizes), np.array([norm_of(each) for each in updated])
+def add_step(tensors: Tensors, update: Tensors, step: float) -> Tensors:
+    """A model's tensors after a step along its summed update; those that it does not update are the same."""
+    return tensors | {name: tensors[name] + step * delta for name, delta in update.items()}

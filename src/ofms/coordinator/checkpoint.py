@@ -73,6 +73,7 @@ class Checkpoint:
                 write_whole(self._model_path(model, version), coordinator.encoded_model(model))
                 self._written.add((model, version))
         arrays, state_values = flatten(coordinator.state, "state.")
+        arrays |= coordinator.momentum.to_arrays("momentum.")
         for client, request in coordinator.requests.items():
             arrays |= {f"request.{client}.{name}": array for name, array in request.to_arrays().items() if array.ndim}
         values = {
@@ -123,6 +124,7 @@ class Checkpoint:
         coordinator.deployment, coordinator.exchange = str(values["deployment"]), int(values["exchange"])
         coordinator.frozen = bool(values["frozen"])
         coordinator.state = unflatten(coordinator.state, dict(envelope.arrays), dict(values["state"]), "state.")
+        coordinator.momentum.load_arrays(envelope.arrays, "momentum.")
         for client in values["requests"]:
             arrays = envelope.part(f"request.{client}") | {"exchange": np.asarray(coordinator.exchange)}
             coordinator.requests[int(client)] = Requests.from_arrays(arrays)

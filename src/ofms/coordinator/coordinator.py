@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from ofms.coordinator.aggregation import norms, sum_updates
+from ofms.compute.checks import is_finite
+from ofms.compute.momentum import Momentum, sizes_of
+from ofms.coordinator.aggregation import add_step, sum_updates
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
-from ofms.coordinator.validation import Answer, Tensors, read_answer, read_request
+from ofms.coordinator.validation import Answer, Tensors, most_loss, read_answer, read_request
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants, Reports, Requests
@@ -27,16 +28,12 @@ from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies import DEFAULT
 from ofms.policies.fleet import Fleet
-from ofms.policies.local_updates import copies_held
+from ofms.policies.local_updates import copies_held, is_control
 from ofms.policies.registry import build_policy, settings_type
 from ofms.policies.session import ServerSession
 from ofms.storage.envelope import Envelope, decode
 from ofms.storage.schema import convert
 from ofms.storage.tensors import decode_tensors, encode_tensors
-
-# A device may see more samples than the interval before it can report.
-_MOST_LABELS = 10
-_MOST_RAW_LOSS = 1e9
 
 
 @dataclass(eq=False)
@@ -88,15 +85,13 @@ class Coordinator:
         converted = convert(self.settings, settings_type(policy, trust))
         self.policy = build_policy(policy, converted, self.fleet, trust)
         self.deployment = secrets.token_hex(8)
-        self.exchange = 0
-        self.frozen = False
+        self.exchange, self.frozen = 0, False
         self.session = ServerSession(self.policy, self.fleet)
-        self.state = self.session.open()
+        self.state, self.momentum = self.session.open(), Momentum(self.policy.momentum)
         # Rejects a policy that a device could not decode.
         self._described = describe_policy(self.policy, trust)
-        self.tensors: list[Tensors] = [
-            {name: tensor.clone() for name, tensor in model.tensors.items()} for model in dictionary.models
-        ]
+        self._trainable = [model.trainable for model in dictionary.models]
+        self.tensors = [self._first_version(model) for model in range(len(dictionary))]
         # By model: its version and encoded tensors. Each version is encoded once, for grants and checkpoint.
         self._encoded: dict[int, tuple[int, bytes]] = {}
         self.requests: dict[int, Requests] = {}
@@ -163,7 +158,7 @@ class Coordinator:
         # Devices that requested it but are not connected must request a later one.
         self.requests = {}
         head = self._head(self.exchange)
-        return {client: encode_grant(head, own, openings[client], self.encoded_model) for client, own in rows.items()}
+        return {client: encode_grant(head, own, openings[client], self._encoded_grant) for client, own in rows.items()}
 
     def close(self) -> list[int]:
         """Close the exchange: learn from the reports, and apply the valid updates.
@@ -176,16 +171,21 @@ class Coordinator:
         diverged = []
         if answers:
             reports = Reports.stack([answer.reports for answer in answers])
-            summed = sum_updates(answers)
-            self.state, step = self.session.absorb(self.state, reports, norms(summed, self.tensors, self.dictionary))
-            for model, update in summed.items():
-                moved = dict(self.tensors[model])
-                for name, delta in update.items():
-                    moved[name] = moved[name] + float(step[model]) * delta
-                if all(bool(torch.isfinite(tensor).all()) for tensor in moved.values()):
+            if self.frozen and reports.losses is not None:
+                reports = replace(reports, losses=np.zeros_like(reports.losses))
+            summed, restored = sum_updates(answers), self.session.restored(self.state, reports)
+            directions = self.momentum.add(summed)
+            sizes = sizes_of(summed, directions, self.tensors, self._trainable)
+            self.state, step = self.session.absorb(self.state, reports, sizes)
+            for model, direction in directions.items():
+                moved = add_step(self.tensors[model], direction, float(step[model]))
+                if is_finite(moved.values()):
                     self.tensors[model] = moved
                 else:
                     diverged.append(model)
+            self.momentum.forget(np.flatnonzero(restored))
+            for model in np.flatnonzero(restored).tolist():
+                self.tensors[model] = self._first_version(model)
         self.opened = None
         self.exchange += 1
         return diverged
@@ -209,6 +209,7 @@ class Coordinator:
         """Replace models by encoded earlier ones, under new versions, so that devices receive them."""
         version = self.version.copy()
         version[list(contents)] += 1
+        self.momentum.forget(np.array(list(contents), dtype=np.int64))
         self.state = replace(self.state, version=version)
         for model, content in contents.items():
             self.load_model(model, content)
@@ -225,12 +226,13 @@ class Coordinator:
             self._encoded[model] = version, encode_tensors(self.tensors[model])
         return self._encoded[model][1]
 
-    @property
-    def _most_loss(self) -> float | None:
-        """The largest possible loss of a model in an exchange where the server learns from losses, else None."""
-        if not (self.policy.reports_losses or self.policy.reports_use):
-            return None
-        return _MOST_RAW_LOSS if self.policy.loss_bound == "raw" else _MOST_LABELS * self.fleet.schedule.interval
+    def _encoded_grant(self, model: int) -> bytes:
+        """The encoded tensors of a model as the open exchange grants it."""
+        control = is_control(self.policy.local, self.exchange)
+        return encode_tensors(self._first_version(model)) if control else self.encoded_model(model)
+
+    def _first_version(self, model: int) -> Tensors:
+        return {name: tensor.clone() for name, tensor in self.dictionary.models[model].tensors.items()}
 
     def _read_answer(self, envelope: Envelope, grants: Grants) -> Answer:
         return read_answer(
@@ -238,10 +240,11 @@ class Coordinator:
             grants,
             self.fleet.catalogue,
             self.tensors,
-            [model.trainable for model in self.dictionary.models],
+            self._trainable,
             largest_update=self.largest_update,
-            most_loss=self._most_loss,
+            most_loss=most_loss(self.policy, self.fleet.schedule),
             only_updated=self.policy.reports_use,
+            control=is_control(self.policy.local, grants.exchange),
         )
 
     def _head(self, exchange: int) -> dict[str, Any]:

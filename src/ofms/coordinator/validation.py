@@ -11,11 +11,16 @@ import torch
 
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Reports, Requests
+from ofms.core.schedule import Schedule
 from ofms.core.typing import AnyArray
+from ofms.policies.protocol import Policy
 from ofms.storage.envelope import Envelope
 
 Tensors = dict[str, torch.Tensor]
 _MOST_LINES = 20
+# A device may see more samples than the interval before it can report.
+_MOST_LABELS = 10
+_MOST_RAW_LOSS = 1e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +78,13 @@ def read_request(
     return Requests(exchange, np.array([client]), wanted, holding)
 
 
+def most_loss(policy: Policy, schedule: Schedule) -> float | None:
+    """The largest possible loss of a model in an exchange where the server learns from losses, else None."""
+    if not (policy.reports_losses or policy.reports_use):
+        return None
+    return _MOST_RAW_LOSS if policy.loss_bound == "raw" else _MOST_LABELS * schedule.interval
+
+
 def read_answer(
     envelope: Envelope,
     grants: Grants,
@@ -83,6 +95,7 @@ def read_answer(
     largest_update: float,
     most_loss: float | None,
     only_updated: bool,
+    control: bool,
 ) -> Answer:
     """Read the report and the updates of a client to whom `grants` were sent.
 
@@ -94,6 +107,8 @@ def read_answer(
         The largest possible loss of a model in an exchange where the server learns from losses, else None.
     only_updated
         Whether losses are those of the models that the client fine-tuned, not of all that it held.
+    control
+        Whether they are what fine-tuning lost against first versions, of all held models, which may be negative.
     """
     models = len(catalogue)
     part = envelope.part("report")
@@ -101,11 +116,14 @@ def read_answer(
     losses = None
     if most_loss is not None:
         losses = _array(part, "losses", (1, models), "f").astype(np.float64)
+        only_updated &= not control
         expected = updated & grants.held if only_updated else grants.held
-        own = losses[expected]
-        if not ((own >= 0) & (own <= most_loss)).all():
+        own, least = losses[expected], -most_loss if control else 0.0
+        if not ((own >= least) & (own <= most_loss)).all():
             which = "fine-tuned" if only_updated else "held"
-            raise InvalidInput("message", "losses", f"they must be from 0 to {most_loss:g} for all models {which}")
+            raise InvalidInput(
+                "message", "losses", f"they must be from {least:g} to {most_loss:g} for all models {which}"
+            )
         losses = np.where(expected, losses, np.nan)
     reports = Reports(grants.exchange, grants.client, losses, updated)
     refused, updates = [], {}

@@ -92,9 +92,9 @@ class Messenger:
             late = self._state.late_task(held_models)
         outputs = late_outputs(held_models, late.unknown, late.samples)
         with self._guard:
-            self._state.remember(held_models, late, outputs)
+            compared = self._state.remember(held_models, late, outputs)
             task = self._state.begin_report(held_models)
         deltas = held_models.updates(task.exchange, task.plan, task.tensors, task.samples)
         with self._guard:
-            self._state.finish_report(held_models, task, deltas)
+            self._state.finish_report(held_models, task, deltas, compared)
             self._recorder.snapshot()

@@ -15,7 +15,7 @@ from ofms.device.held_models import HeldModels, Sample
 from ofms.device.learning import answer, keep_outputs, past_samples
 from ofms.device.membership import Membership
 from ofms.device.memory import Memory, Waiting
-from ofms.policies.local_updates import tunes_pool
+from ofms.policies.local_updates import is_control, tunes_pool
 from ofms.policies.observations import Samples
 from ofms.storage.envelope import message_arrays
 
@@ -144,17 +144,25 @@ class DeviceState:
         memory = self.memory
         observed = held_models.membership.policy.observed(memory.plans[memory.exchange])
         unknown = ~memory.state.recent.known[0] & observed
+        if is_control(held_models.membership.policy.local, memory.exchange):
+            unknown = np.broadcast_to(observed, unknown.shape)
         return LateTask(unknown, list(memory.samples), memory.sampled)
 
-    def remember(self, held_models: HeldModels, task: LateTask, outputs: AnyArray | None) -> None:
-        """Record outputs on past samples; labels that arrived meanwhile come after them."""
+    def remember(self, held_models: HeldModels, task: LateTask, outputs: AnyArray | None) -> Floats | None:
+        """Record outputs on past samples; labels that arrived meanwhile come after them.
+
+        Returns what fine-tuning lost, in an exchange that compares models with their first versions.
+        """
         if outputs is None:
-            return
+            return None
         newer = self.memory.sampled - task.sampled
         unknown = np.full((1, newer, *outputs.shape[2:]), np.nan, dtype=outputs.dtype)
         none = np.zeros((1, 0))
         samples = Samples.of(self.memory.exchange, np.concatenate([outputs, unknown], axis=1), none)
-        self.memory.state = held_models.membership.session.remember(self.memory.state, samples)
+        session, memory = held_models.membership.session, self.memory
+        compared = session.compare(memory.state, memory.plans[memory.exchange], samples)
+        memory.state = session.remember(memory.state, samples)
+        return compared
 
     def begin_report(self, held_models: HeldModels) -> TuningTask:
         """The fine-tuning task for the report of the open exchange."""
@@ -168,14 +176,17 @@ class DeviceState:
         tensors = {model: held_models.tensors[model] for model in np.flatnonzero(needed).tolist()}
         return TuningTask(memory.exchange, plan, tensors, list(memory.samples))
 
-    def finish_report(self, held_models: HeldModels, task: TuningTask, deltas: dict[int, Tensors]) -> None:
+    def finish_report(
+        self, held_models: HeldModels, task: TuningTask, deltas: dict[int, Tensors], compared: Floats | None
+    ) -> None:
         """Learn from the exchange, write its report, and request the next one."""
         memory, membership, plan = self.memory, held_models.membership, task.plan
         own = membership.policy.own_model
         if own is not None and own in deltas:
             self._change_own_copy(held_models, own, task.tensors[own], deltas[own])
             deltas = {model: delta for model, delta in deltas.items() if model != own}
-        memory.state, reports = membership.session.learn(memory.state, plan, self._observed(membership, plan))
+        losses = self._observed(membership, plan)
+        memory.state, reports = membership.session.learn(memory.state, plan, losses, compared=compared)
         memory.open = False
         updated = np.zeros_like(reports.updated)
         updated[0, list(deltas)] = True

@@ -160,12 +160,20 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     client, tuned = Client(settings, fleet.schedule.interval), settings.fine_tuning_rate > 0
     if tuned:
         fleet.require_upload(most_upload(fleet.catalogue, int(fleet.budgets.max())))
-    local = GradientStep(_LOCAL_RATE, settings.window, settings.warm_up, settings.tune_every, settings.objective)
+    local = GradientStep(
+        rate=_LOCAL_RATE,
+        window=settings.window,
+        warm_up=settings.warm_up,
+        every=settings.tune_every,
+        objective=settings.objective,
+        control_every=settings.control_every,
+    )
     return Policy(
         client=client,
         server=TuningServer(settings.fine_tuning_rate, _LOCAL_RATE),
         local=local if tuned else None,
         reports_use=tuned,
+        momentum=settings.momentum,
         loss_bound="raw",
         remembers=client.exchanges * client.interval,
         pooling="log",

@@ -21,8 +21,13 @@ class Settings:
         For each member, over how many rounds it forgets; 0 to remember everything.
     fine_tuning_rate
         By which share of the users' loss the first step of a model aims to reduce it; 0 freezes the dictionary.
+    momentum
+        The decay of the server's momentum.
     tune_every, warm_up
         Clients fine-tune in one of so many exchanges, from round `warm_up` on.
+    control_every
+        After one of so many exchanges, and first after half as many, clients compare the fine-tuned models with their
+        first versions, and those that became worse go back to them; 0 for never.
     objective
         Gradients are those of each model's `own` loss or of the loss of the `pool`; `auto`: the latter for regression.
     late, hints, loss, predict, thin, keep, visit_every
@@ -40,7 +45,9 @@ class Settings:
     thin: bool = True
     keep: bool = True
     visit_every: Count | None = None
-    fine_tuning_rate: Annotated[float, Range(0)] = 1.0
-    tune_every: Count = 3
+    fine_tuning_rate: Annotated[float, Range(0)] = 0.5
+    momentum: Annotated[float, Range(0, 0.99)] = 0.8
+    tune_every: Count = 6
     warm_up: Round = 10
+    control_every: Annotated[int, Range(0)] = 60
     objective: Objective = "auto"

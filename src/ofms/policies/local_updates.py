@@ -15,7 +15,8 @@ class GradientStep:
     """One gradient step of size `rate` on the window's loss, eq. (1r2); none before round `warm_up`.
 
     Clients fine-tune in one of `every` exchanges, for each model's `own` loss or for that of their `pool`;
-    `auto` is `pool` for regression and `own` for classification.
+    `auto` is `pool` for regression and `own` for classification. After one of `control_every` exchanges they compare
+    models with their first versions; never if it is 0.
     """
 
     copies: ClassVar[int] = 1
@@ -24,6 +25,7 @@ class GradientStep:
     warm_up: int
     every: int = 1
     objective: Objective = "own"
+    control_every: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,26 @@ def tunes_pool(local: LocalUpdate | None, task: str) -> bool:
     return local.objective == "pool" or (local.objective == "auto" and task == "regression")
 
 
+def is_control(local: LocalUpdate | None, exchange: int) -> bool:
+    """Whether clients hold the first versions of models in an exchange, to compare them with the fine-tuned ones.
+
+    It follows an exchange after which models have new versions anyway, so that it costs one more download of each.
+
+    >>> step = GradientStep(0.1, window=50, warm_up=0, every=3, control_every=6)
+    >>> [exchange for exchange in range(20) if is_control(step, exchange)]
+    [4, 7, 13, 19]
+    """
+    if not isinstance(local, GradientStep) or not local.rate or not local.control_every or exchange < 2:
+        return False
+    # The first one sooner, so that harm does not last.
+    return (exchange - 1) % local.control_every == 0 or exchange - 1 == local.control_every // 2
+
+
 def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
     """The samples on which clients fine-tune in an exchange, or None if they do not fine-tune."""
     if local is None or local.rate == 0:
         return None
-    if isinstance(local, GradientStep) and exchange % local.every:
+    if isinstance(local, GradientStep) and (exchange % local.every or is_control(local, exchange)):
         return None
     window = tuning_window(schedule.span(exchange), local.window, local.warm_up)
     if window is not None and not isinstance(local, GradientStep):

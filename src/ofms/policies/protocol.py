@@ -56,15 +56,20 @@ class SummedUpdates:
     ----------
     clients
         The number of clients in the exchange.
-    norms
-        [K] the norm of each model's summed updates; 0 if there are none.
+    products, norms
+        [K] the inner product of each model's summed updates with the direction in which it moves, which differs from
+        them by `Policy.momentum`, and the norm of the direction; 0 if there are no updates.
     parameters
         [K] the norm of the parameters that they update.
+    restored
+        [K] the models that go back to their first versions in this exchange.
     """
 
     clients: int
+    products: Floats
     norms: Floats
     parameters: Floats
+    restored: Flags
 
 
 class ServerHalf(Protocol[State]):
@@ -79,7 +84,7 @@ class ServerHalf(Protocol[State]):
         ...
 
     def learn(self, state: State, reports: Reports, summed: SummedUpdates) -> tuple[State, Floats | float]:
-        """Learn from the reports; return the step (per model, or one for all) along the clients' summed updates."""
+        """Learn from the reports; return the step (per model, or one for all) along the direction of the updates."""
         ...
 
 
@@ -145,6 +150,8 @@ class Policy(ClientPolicy):
     mixes
         Whether predictions are mixtures, so that a client incurs the loss of its prediction, not the expected loss of
         one drawn model; only for measuring regret. Logarithmic pools always are.
+    momentum
+        The decay of the server's momentum: a model moves along its summed updates plus so much of the last direction.
     bound
         [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
     """
@@ -154,6 +161,7 @@ class Policy(ClientPolicy):
     upload_groups: int | None = None
     uploaded: tuple[int, ...] | None = None
     mixes: bool = False
+    momentum: float = 0.0
     bound: Floats | None = None
     not_covered: str = "no theorem bounds its clients' regret"
 

@@ -16,8 +16,9 @@ from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import Groups, draw_group, upload_needs
+from ofms.policies.controls import clearly_worse, loss_by_tuning
 from ofms.policies.fleet import Fleet, require_budgets
-from ofms.policies.local_updates import copies_held, tuning_window_of
+from ofms.policies.local_updates import copies_held, is_control, tuning_window_of
 from ofms.policies.observations import Observations, Recent, Samples
 from ofms.policies.protocol import ClientPolicy, Policy, SummedUpdates
 from ofms.policies.rules import require_held, require_plan, require_probabilities, require_requests, require_steps
@@ -81,24 +82,46 @@ class ClientSession:
         """[N, K] the number of past samples on which observed models are to be evaluated; None if it remembers none."""
         if not self.policy.remembers:
             return None
-        return np.where(self.policy.observed(plan), state.recent.unseen(), 0)
+        late = state.recent.unseen()
+        if is_control(self.policy.local, state.exchange):
+            late = np.full_like(late, state.recent.targets.shape[1])
+        return np.where(self.policy.observed(plan), late, 0)
+
+    def compare(self, state: ClientState, plan: Plan, samples: Samples) -> Floats | None:
+        """[N, K] by how much fine-tuning made predictions worse; None except in a control exchange.
+
+        `samples` have outputs of first versions on past samples, and are not remembered yet.
+        """
+        if not is_control(self.policy.local, state.exchange):
+            return None
+        return loss_by_tuning(state.recent, samples, plan.prediction_weights, state.exchange, self.policy.remembers)
 
     def remember(self, state: ClientState, samples: Samples) -> ClientState:
         """Add labelled samples, and outputs on past ones, to those that the policy remembers."""
         return replace(state, recent=state.recent.add(samples, self.policy.remembers))
 
     def learn(
-        self, state: ClientState, plan: Plan, losses: Floats, samples: Samples | None = None
+        self,
+        state: ClientState,
+        plan: Plan,
+        losses: Floats,
+        samples: Samples | None = None,
+        compared: Floats | None = None,
     ) -> tuple[ClientState, Reports]:
         """Learn from the [N, K] selection losses of an exchange and the remembered samples, and report on it.
 
-        `samples` are those of the exchange that are not remembered yet, and outputs on past ones.
+        `samples` are those of the exchange that are not remembered yet, and outputs on past ones; `compared` is what
+        `compare` returned if they are remembered already.
         """
         if samples is not None:
+            compared = self.compare(state, plan, samples)
             state = self.remember(state, samples)
         own = self.policy.client.learn(state.policy, plan, Observations(losses, state.recent))
         reported = np.where(plan.held, losses, np.nan) if self.policy.reports_losses else None
-        if self.policy.reports_use:
+        if is_control(self.policy.local, state.exchange):
+            nothing = np.zeros(plan.held.shape)
+            reported = np.where(plan.held, nothing if compared is None else compared, np.nan)
+        elif self.policy.reports_use:
             reported = _losses_by_use(plan.update_weight, state.recent)
         reports = Reports(state.exchange, state.client, reported, plan.update_weight > 0)
         return replace(state, policy=own), reports
@@ -121,32 +144,40 @@ class ServerSession:
         budgets, copies = self.fleet.budgets[requests.client], copies_held(self.policy.local)
         require_held(self.policy.name, requests, held, copies * self.fleet.catalogue.storage, budgets)
         groups = self._draw_group(held, draws)
+        version = self.fleet.catalogue.version if is_control(self.policy.local, requests.exchange) else state.version
         grants = Grants(
             exchange=requests.exchange,
             client=requests.client,
             held=held,
-            sent=held & (requests.holding != state.version),
+            sent=held & (requests.holding != version),
             prediction_weights=prediction_weights,
             uploads=np.zeros(requests.client.size, dtype=np.bool_) if groups is None else groups.uploads,
             groups=1 if groups is None else groups.count,
-            version=state.version,
+            version=version,
         )
         return replace(state, clients=requests.client.size, policy=own), grants
 
     def absorb(
-        self, state: ServerState, reports: Reports, norms: tuple[Floats, Floats] | None = None
+        self, state: ServerState, reports: Reports, sizes: tuple[Floats, Floats, Floats] | None = None
     ) -> tuple[ServerState, Floats]:
-        """Learn from the reports; return [K] steps along the summed updates. Updated models get new versions.
+        """Learn from the reports; return [K] steps along the summed updates. Changed models get new versions.
 
-        `norms` are the [K] norms of the summed updates and of the parameters that they update; zeros if left out.
+        `sizes` are those of `SummedUpdates`: products, norms and parameters; zeros if left out.
         """
-        nothing = np.zeros(len(self.fleet.catalogue))
-        summed = SummedUpdates(state.clients, *(norms or (nothing, nothing)))
+        nothing, restored = np.zeros(len(self.fleet.catalogue)), self.restored(state, reports)
+        summed = SummedUpdates(state.clients, *(sizes or (nothing, nothing, nothing)), restored)
         own, step = self.policy.server.learn(state.policy, reports, summed)
-        version = state.version + reports.updated.any(axis=0)
+        version = state.version + (reports.updated.any(axis=0) | restored)
         steps = np.broadcast_to(np.asarray(step, np.float64), version.shape)
         require_steps(self.policy.name, reports.exchange, steps)
         return replace(state, version=version, policy=own), steps
+
+    def restored(self, state: ServerState, reports: Reports) -> Flags:
+        """[K] the models that go back to their first versions: fine-tuning made their users' predictions worse."""
+        tuned: Flags = state.version != self.fleet.catalogue.version
+        if reports.losses is None or not is_control(self.policy.local, reports.exchange):
+            return np.zeros_like(tuned)
+        return tuned & clearly_worse(reports.losses)
 
     def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
         """alg:6, steps 12 to 14; None if the policy does not fine-tune."""

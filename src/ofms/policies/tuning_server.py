@@ -1,16 +1,19 @@
 """The server half of policies that fine-tune by use, with steps that need no tuning.
 
 Clients report the losses of the models that they fine-tune, weighted by how much they use them. With F the sum of these
-for a model and g its summed gradient, the t-th step is c ΣF/Σ‖g‖² / √t, sums over the t steps so far. It is a Polyak
-step: to first order, the first one reduces the loss of the model's users by the share c, whatever the scales of
-losses and parameters are. A Polyak step is meant for a loss that can reach 0: where it cannot, √t makes it converge.
-An exchange in which few clients use a model counts little in both sums, and moves the model little. No step moves the
-parameters by more than a tenth of their norm.
+for a model, g its summed gradient and d ← β d - g the direction in which it moves, with momentum β, the t-th step is
+c ΣF/Σ⟨-g, d⟩ / √t, sums over the t steps so far. It is a Polyak step: to first order, the first one reduces the loss of
+the model's users by the share c, whatever the scales of losses and parameters are. A Polyak step is meant for a loss
+that can reach 0: where it cannot, √t makes it converge. An exchange in which few clients use a model counts little in
+both sums, and moves the model little. No step moves the parameters by more than a tenth of their norm.
+
+A model that fine-tuning made worse goes back to its first version (`ofms.policies.controls`), and continues with half
+the share c.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,11 +27,12 @@ _FARTHEST = 0.1
 
 @dataclass(frozen=True, eq=False)
 class TuningState:
-    """[K] the sums of the users' losses and of the squared norms of updates, and the number of steps."""
+    """[K] the sums of the users' losses and of the products of updates and directions, the number of steps, and c."""
 
     losses: Floats
-    squares: Floats
+    products: Floats
     steps: Integers
+    share: Floats
 
 
 @dataclass(frozen=True)
@@ -47,21 +51,23 @@ class TuningServer:
     rate: float
 
     def start(self, catalogue: Catalogue) -> TuningState:
-        zeros = np.zeros(len(catalogue))
-        return TuningState(zeros, zeros, np.zeros(len(catalogue), dtype=np.int64))
+        zeros, steps = np.zeros(len(catalogue)), np.zeros(len(catalogue), dtype=np.int64)
+        return TuningState(zeros, zeros, steps, np.full(len(catalogue), self.share))
 
     def grant(self, state: TuningState, wanted: Flags, draws: Draws) -> tuple[TuningState, Flags, None]:
         return state, wanted, None
 
     def learn(self, state: TuningState, reports: Reports, summed: SummedUpdates) -> tuple[TuningState, Floats]:
         moved = summed.norms > 0
+        if summed.restored.any():
+            state = replace(state, share=np.where(summed.restored, state.share / 2, state.share))
         if reports.losses is None or not moved.any():
             return state, np.zeros(moved.size)
         reported = np.where(reports.updated, reports.losses, 0.0).sum(axis=0)
         losses = state.losses + np.where(moved, reported, 0.0)
-        squares = state.squares + np.square(summed.norms)
+        products = state.products + np.maximum(summed.products, 0.0)
         steps = state.steps + moved
-        polyak = self.share * self.rate * losses / np.where(squares > 0, squares, 1.0)
+        polyak = state.share * self.rate * losses / np.where(products > 0, products, 1.0)
         step = polyak / np.sqrt(np.maximum(steps, 1))
         farthest = _FARTHEST * summed.parameters / np.where(moved, summed.norms, 1.0)
-        return TuningState(losses, squares, steps), np.where(moved, np.minimum(step, farthest), 0.0)
+        return TuningState(losses, products, steps, state.share), np.where(moved, np.minimum(step, farthest), 0.0)

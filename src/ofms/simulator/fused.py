@@ -10,15 +10,16 @@ import numpy as np
 import torch
 
 from ofms.compute.checks import MOST_RAW_LOSS, require_finite_losses
+from ofms.compute.momentum import Momentum
 from ofms.compute.own_copies import OwnCopies
 from ofms.compute.protocol import Adaptation, Compute, Tensors
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Plan
 from ofms.core.states import flatten, unflatten
-from ofms.core.typing import AnyArray, Floats
+from ofms.core.typing import AnyArray, Floats, Integers
 from ofms.policies.fleet import Fleet
-from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, tuning_window_of
+from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, is_control, tuning_window_of
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
@@ -35,7 +36,8 @@ class FusedSimulation:
     targets
         [N, T] the samples' targets.
     frozen
-        The same with the initial dictionary, to score the same choices without fine-tuning. None to skip it.
+        The same with the first versions of models: for control exchanges, and to score the same choices without
+        fine-tuning. None if the policy has no control exchanges and `hindsight` is False.
     own
         The clients' own copies of `Policy.own_model`; None if they have none, or do not fine-tune them.
     hindsight
@@ -59,6 +61,7 @@ class FusedSimulation:
         self.clients, self.server = open_sessions(policy, fleet)
         self.client_state = self.clients.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
         self.server_state = self.server.open()
+        self.momentum = Momentum(policy.momentum)
         self.next_exchange = 0
 
     def parameters(self) -> list[Tensors]:
@@ -77,6 +80,7 @@ class FusedSimulation:
         values |= server_values | {"next_exchange": self.next_exchange}
         for model, tensors in enumerate(self.parameters()):
             arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
+        arrays |= self.momentum.to_arrays("momentum.")
         if self.own is not None:
             arrays |= {f"own.{name}": tensor.numpy() for name, tensor in self.own.state().items()}
         return arrays, values
@@ -87,6 +91,7 @@ class FusedSimulation:
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
         for model in range(len(self.fleet.catalogue)):
             self.compute.load_state(model, _tensors(arrays, f"model.{model}."))
+        self.momentum.load_arrays(arrays, "momentum.")
         if self.own is not None:
             self.own.load_state(_tensors(arrays, "own."))
         self.next_exchange = int(values["next_exchange"])
@@ -107,9 +112,10 @@ class FusedSimulation:
         if self.own is not None:
             self.own.start(grants.sent[:, self.own.model])
 
+        compute = self.compute if self.frozen is None or not is_control(local, exchange) else self.frozen
         # Update weights are part of the plan, so fine-tuning need not wait for the losses.
         observed = policy.observed(plan)
-        evaluation = self.compute.evaluate(
+        evaluation = compute.evaluate(
             span,
             plan.held,
             plan.prediction_weights,
@@ -135,8 +141,10 @@ class FusedSimulation:
             samples = Samples.of(exchange, result.outputs, self.targets[:, span[0] : span[1]])
         clients, reports = self.clients.learn(clients, plan, losses, samples)
         updates = update.result() if update else None
-        norms = None if updates is None else self.compute.norms(updates)
-        server, step = self.server.absorb(server, reports, norms)
+        directions = None if updates is None else self.momentum.add(updates)
+        sizes = None if updates is None else self.compute.sizes(updates, directions)
+        restored = self.server.restored(server, reports)
+        server, step = self.server.absorb(server, reports, sizes)
         record = Exchange(
             index=exchange,
             span=span,
@@ -151,17 +159,25 @@ class FusedSimulation:
             prediction_losses=result.prediction_losses if policy.incurs_prediction else None,
             expected_weights=weights,
         )
-        if updates is not None:
-            self.compute.apply(updates, step)
+        if directions is not None:
+            self.compute.apply(directions, step)
+        self._restore(np.flatnonzero(restored))
         if self.own is not None and window is not None and local is not None:
             self.own.train(window, plan.held[:, self.own.model], local)
         self.client_state, self.server_state, self.next_exchange = clients, server, exchange + 1
         return record
 
+    def _restore(self, models: Integers) -> None:
+        """Set models back to their first versions."""
+        if self.frozen is not None:
+            self.momentum.forget(models)
+            for model in models.tolist():
+                self.compute.load_state(model, self.frozen.state(model))
+
     def _frozen_scores(self, exchange: int, plan: Plan, scores: Floats) -> Floats | None:
         """Scores of the same choices without fine-tuning."""
         local, span = self.policy.local, self.fleet.schedule.span(exchange)
-        if self.frozen is None or local is None:
+        if self.frozen is None or local is None or not self.hindsight:
             return None
         if span[0] < local.warm_up:
             return scores

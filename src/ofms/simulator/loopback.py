@@ -18,9 +18,9 @@ from torch.func import functional_call
 from ofms.compute.checks import MOST_RAW_LOSS, is_finite, not_finite_update, require_finite_losses, require_fit
 from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks, Tensors
+from ofms.compute.momentum import Momentum, sizes_of
 from ofms.compute.samples import Samples
 from ofms.compute.tasks import sample_losses
-from ofms.compute.updates import norm_of
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Plan, Reports, Requests
@@ -30,7 +30,7 @@ from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.models.speed import one_thread_per_worker
 from ofms.policies.fleet import Fleet
-from ofms.policies.local_updates import copies_held, tuning_window_of
+from ofms.policies.local_updates import copies_held, is_control, tuning_window_of
 from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
 from ofms.simulator.exchange import Exchange, policy_losses
@@ -63,7 +63,7 @@ class LoopbackSimulation:
             }
             for model in dictionary.models
         ]
-        self.frozen = [dict(tensors) for tensors in self.parameters()]
+        self.frozen = self.parameters()
         modules = [copy.deepcopy(model.module).to(dtype).eval() for model in dictionary.models]
         networks = LocalNetworks(modules, self.trainable, dictionary.task)
         samples = Samples(stream, dtype, torch.device("cpu"))
@@ -79,11 +79,11 @@ class LoopbackSimulation:
             )
             for index in range(stream.clients)
         ]
-        self.server_state = self.server.open()
+        self.server_state, self.momentum = self.server.open(), Momentum(policy.momentum)
 
     def parameters(self) -> list[Tensors]:
         """A copy of the server's current parameters and buffers."""
-        return [{name: tensor.clone() for name, tensor in tensors.items()} for tensors in self.tensors]
+        return [_copied(tensors) for tensors in self.tensors]
 
     def client_figures(self) -> dict[str, AnyArray]:
         """The processor time of each client."""
@@ -98,6 +98,7 @@ class LoopbackSimulation:
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """All state that changes between exchanges, as arrays and values."""
         arrays, values = flatten(self.server_state, "server.")
+        arrays |= self.momentum.to_arrays("momentum.")
         values["next_exchange"] = self.next_exchange
         for model, tensors in enumerate(self.tensors):
             arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
@@ -110,6 +111,7 @@ class LoopbackSimulation:
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         """Continue from flattened arrays and values."""
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
+        self.momentum.load_arrays(arrays, "momentum.")
         self.next_exchange = int(values["next_exchange"])
         for model, tensors in enumerate(self.tensors):
             self.tensors[model] = {name: torch.from_numpy(arrays[f"model.{model}.{name}"].copy()) for name in tensors}
@@ -121,10 +123,11 @@ class LoopbackSimulation:
         span, draws = self.fleet.schedule.span(exchange), Draws(self.seed, exchange)
         requests = Requests.stack([client.request(draws) for client in self.clients])
         server, grants = self.server.grant(self.server_state, requests, draws)
+        served = self.frozen if is_control(policy.local, exchange) else self.tensors
         plans = []
         for index, client in enumerate(self.clients):
             own = grants.rows(slice(index, index + 1))
-            plans.append(client.receive(own, {int(k): self.tensors[k] for k in np.flatnonzero(own.sent[0])}))
+            plans.append(client.receive(own, {int(k): served[k] for k in np.flatnonzero(own.sent[0])}))
         plan = Plan(*(np.concatenate([getattr(each, field.name) for each in plans]) for field in fields(Plan)))
         weights = np.concatenate([expected_weights(policy, client.state, server) for client in self.clients])
 
@@ -136,10 +139,10 @@ class LoopbackSimulation:
         ]
         for index, each in enumerate(found):
             for model, outputs, losses in each:
-                add_outputs(own_results, index, model, outputs, losses)
+                own_results.add_one(index, model, outputs, losses)
         most = MOST_RAW_LOSS if policy.loss_bound == "raw" else math.inf
         require_finite_losses(own_results.losses, observed, self.names, span[0], most)
-        shared = self._in_hindsight(span, plan) if self.hindsight else own_results
+        shared = self._in_hindsight(span, plan, served) if self.hindsight else own_results
         frozen_scores = self._frozen_scores(exchange, plan)
 
         learnt = policy_losses(own_results.losses, observed, policy.loss_bound)
@@ -151,10 +154,16 @@ class LoopbackSimulation:
         )
         totals = self._updates(exchange, plans, reports)
         self._train_own_copies(exchange)
-        server, step = self.server.absorb(server, reports, self._norms(totals))
-        for model, total in totals.items():
-            for name, part in total.items():
+        restored = self.server.restored(server, reports)
+        directions = self.momentum.add(totals)
+        sizes = sizes_of(totals, directions, self.tensors, self.trainable)
+        server, step = self.server.absorb(server, reports, sizes)
+        for model, direction in directions.items():
+            for name, part in direction.items():
                 self.tensors[model][name] += float(step[model]) * part
+        self.momentum.forget(np.flatnonzero(restored))
+        for model in np.flatnonzero(restored).tolist():
+            self.tensors[model] = _copied(self.frozen[model])
         self.server_state, self.next_exchange = server, exchange + 1
         scores, prediction_losses = own_results.client_scores()
         return Exchange(
@@ -178,8 +187,7 @@ class LoopbackSimulation:
         window = tuning_window_of(self.policy.local, self.fleet.schedule, exchange)
         if window is None or self.policy.local is None:
             return totals
-        for index, client in enumerate(self.clients):
-            plan = plans[index]
+        for index, (client, plan) in enumerate(zip(self.clients, plans, strict=True)):
             weights = {
                 model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[index]).tolist()
             }
@@ -210,13 +218,6 @@ class LoopbackSimulation:
         targets = self.stream.y[:, span[0] : span[1]]
         return EvaluationBuilder(targets, plan.prediction_weights, self.task, self.policy.pooling)
 
-    def _norms(self, totals: dict[int, Tensors]) -> tuple[Floats, Floats]:
-        """[K] the norms of the summed updates, and of the parameters that they update."""
-        models = range(len(self.tensors))
-        updated = [[self.tensors[model][name] for name in self.trainable[model]] for model in models]
-        sizes = [norm_of(totals[model].values()) if model in totals else 0.0 for model in models]
-        return np.array(sizes), np.array([norm_of(each) for each in updated])
-
     def _frozen_scores(self, exchange: int, plan: Plan) -> Floats | None:
         """Scores of the same choices without fine-tuning."""
         local = self.policy.local
@@ -226,16 +227,16 @@ class LoopbackSimulation:
         for index, client in enumerate(self.clients):
             predicting = np.flatnonzero(plan.prediction_weights[index]).tolist()
             for model, outputs, losses in client.evaluate_with(self.frozen, exchange, predicting):
-                add_outputs(builder, index, model, outputs, losses)
+                builder.add_one(index, model, outputs, losses)
         return builder.client_scores()[0]
 
-    def _in_hindsight(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
+    def _in_hindsight(self, span: tuple[int, int], plan: Plan, models: list[Tensors]) -> EvaluationBuilder:
         """Evaluate all models on all clients' samples: only for metrics, no client sees the results."""
         builder = self._evaluation(span, plan)
         x = torch.cat([client.x[span[0] : span[1]] for client in self.clients])
         targets = torch.stack([client.y[span[0] : span[1]] for client in self.clients])
         everybody: Flags = np.ones((len(self.clients), 1), dtype=np.bool_)
-        for model, (network, tensors) in enumerate(zip(self.networks, self.tensors, strict=True)):
+        for model, (network, tensors) in enumerate(zip(self.networks, models, strict=True)):
             with torch.no_grad():
                 flat = functional_call(network, tensors, (x,))
             outputs = flat.unflatten(0, targets.shape).numpy()[:, :, None]
@@ -244,7 +245,5 @@ class LoopbackSimulation:
         return builder
 
 
-def add_outputs(builder: EvaluationBuilder, client: int, model: int, outputs: AnyArray, losses: Floats) -> None:
-    """Add [n, C] outputs and [n] losses of one client and model."""
-    one = np.ones((1, 1), dtype=np.bool_)
-    builder.add([model], np.array([client]), one, outputs[None, :, None], losses[None, :, None])
+def _copied(tensors: Tensors) -> Tensors:
+    return {name: tensor.clone() for name, tensor in tensors.items()}

@@ -16,7 +16,7 @@ from ofms.core.typing import AnyArray
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.fleet import Fleet
-from ofms.policies.local_updates import Adapted
+from ofms.policies.local_updates import Adapted, GradientStep
 from ofms.policies.protocol import Policy
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.fused import FusedSimulation
@@ -77,9 +77,10 @@ def make_simulation(
     if cache and _is_frozen(policy):
         compute = make(cached=True, progress=progress)
         return FusedSimulation(policy, fleet, compute, stream.y, seed=seed, hindsight=hindsight)
-    # The same choices with the initial dictionary show the gain of fine-tuning.
+    # The same choices with the first versions of models show the gain of fine-tuning.
     tuned = policy.local is not None and policy.local.rate > 0
-    frozen = make() if hindsight and tuned else None
+    controlled = isinstance(policy.local, GradientStep) and policy.local.control_every > 0
+    frozen = make() if tuned and (hindsight or controlled) else None
     own = None
     if policy.own_model is not None and tuned:
         own = OwnCopies(dictionary, stream, policy.own_model, dtype=dtype, device=device)

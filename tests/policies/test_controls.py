@@ -1,0 +1,82 @@
+"""Comparing fine-tuned models with their first versions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ofms.core.pooling import pool_loss, poolable
+from ofms.core.schedule import Schedule
+from ofms.policies.controls import clearly_worse, loss_by_tuning
+from ofms.policies.local_updates import GradientStep, is_control, tuning_window_of
+from ofms.policies.observations import Recent, Samples
+
+
+def test_the_loss_is_that_of_the_pool_with_one_model_in_its_first_version() -> None:
+    """One client, three samples, models of weights 1/4 and 3/4; the third sample is the current exchange's."""
+    tuned = np.array([[[1.0], [2.0]], [[0.0], [4.0]], [[9.0], [9.0]]])[None]
+    recent = Recent(tuned.astype(np.float32), np.array([[1.0, 2.0, 0.0]]), np.array([[3, 4, 5]]))
+    first = np.array([[[5.0], [1.0]], [[np.nan], [2.0]], [[7.0], [7.0]]])[None]
+    samples = Samples.of(5, first, np.zeros((1, 0)))
+    found = loss_by_tuning(recent, samples, np.array([[0.25, 0.75]]), 5, remembers=10)
+    pool = 0.25 * 1 + 0.75 * 2
+    of_first_model = (pool - 1) ** 2 - (0.25 * 5 + 0.75 * 2 - 1) ** 2
+    # On the second sample only the other model is known in both versions: it is the pool.
+    of_second = ((pool - 1) ** 2 - (0.25 * 1 + 0.75 * 1 - 1) ** 2 + (4 - 2) ** 2 - (2 - 2) ** 2) / 2
+    assert found == pytest.approx(np.array([[of_first_model, of_second]]))
+
+
+def test_classes_are_compared_by_the_log_loss_of_the_pool() -> None:
+    tuned, first = np.array([0.0, 2.0]), np.array([1.0, 0.5])
+    recent = Recent(poolable(tuned)[None, None, None].astype(np.float32), np.array([[1.0]]), np.array([[0]]))
+    samples = Samples.of(1, np.concatenate([first, first]).reshape(1, 2, 1, 2), np.zeros((1, 1)))
+    found = loss_by_tuning(recent, samples, np.ones((1, 1)), 1, remembers=5)
+    expected = pool_loss(poolable(tuned), np.array(1)) - pool_loss(poolable(first), np.array(1))
+    assert found[0, 0] == pytest.approx(float(expected), abs=1e-6)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(2, 9))
+def test_samples_before_or_after_they_are_remembered_give_the_same(seed: int, new: int, remembers: int) -> None:
+    """A device remembers samples one by one, a simulator an exchange at once: the same samples are compared."""
+    new = min(new, remembers - 1)
+    rng = np.random.default_rng(seed)
+    old = int(rng.integers(1, remembers + 1))
+    recent = Recent(
+        rng.normal(size=(2, old, 3, 1)).astype(np.float32),
+        rng.normal(size=(2, old)),
+        np.broadcast_to(np.arange(old), (2, old)),
+    )
+    weights = np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    outputs = rng.normal(size=(2, old + new, 3, 1))
+    targets = rng.normal(size=(2, new))
+    at_once = loss_by_tuning(recent, Samples.of(99, outputs, targets), weights, 99, remembers)
+    current = np.full((2, old + new, 3, 1), np.nan)
+    current[:, old:] = outputs[:, old:]
+    after = recent.add(Samples.of(99, current, targets), remembers)
+    length = after.targets.shape[1]
+    one_by_one = loss_by_tuning(
+        after, Samples.of(99, outputs[:, old + new - length :], np.zeros((2, 0))), weights, 99, remembers
+    )
+    assert one_by_one == pytest.approx(at_once)
+    assert not at_once[0, 2], "it does not predict"
+
+
+def test_a_model_is_worse_beyond_two_standard_errors() -> None:
+    reported = np.array([[0.5, 0.5, np.nan, -1.0]] * 3 + [[0.4, -0.9, 0.1, -1.0]] * 2)
+    assert clearly_worse(reported).tolist() == [True, False, False, False]
+
+
+def test_if_the_fleet_predicts_worse_every_worse_model_goes_back() -> None:
+    reported = np.array([[0.5, 0.5, np.nan, -0.1], [0.4, -0.4, 0.1, -0.1]])
+    assert clearly_worse(reported).tolist() == [True, True, True, False]
+
+
+def test_a_control_exchange_fine_tunes_nothing() -> None:
+    step = GradientStep(0.1, window=4, warm_up=0, every=1, control_every=5)
+    assert [number for number in range(17) if is_control(step, number)] == [3, 6, 11, 16]
+    tuned = [number for number in range(17) if tuning_window_of(step, Schedule(100), number) is not None]
+    assert tuned == [number for number in range(17) if number not in (3, 6, 11, 16)]
+    assert not is_control(None, 6)
+    assert not is_control(GradientStep(0.0, window=4, warm_up=0, control_every=5), 6)
