@@ -127,8 +127,7 @@ class Coordinator:
         if envelope.values.get("deployment") != self.deployment:
             raise InvalidInput("message", str(envelope.values.get("deployment"))[:40], "of another deployment")
         bandwidth = None if self.policy.local is None else self.fleet.bandwidth
-        budget = int(self.fleet.budgets[client])
-        copies = copies_held(self.policy.local)
+        budget, copies = int(self.fleet.budgets[client]), copies_held(self.policy.local)
         request = read_request(envelope, client, self.next_exchange, catalogue, budget, bandwidth, copies)
         refused: list[str] = []
         if self.opened is not None and client in self.opened.grants:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import io
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,6 +98,16 @@ def comparison_table(rows: Sequence[tuple[str, Result]], reference: Result) -> s
     if mixed_bounds([result for _, result in rows]):
         table += "\n(regret is in each run's own selection loss, bounded or raw)"
     return table
+
+
+def notebook_html(result: Result) -> str:
+    """A result in a notebook: the table, and the plot if matplotlib is installed."""
+    picture = ""
+    if result.hindsight and find_spec("matplotlib") is not None:
+        buffer = io.StringIO()
+        result.plot().savefig(buffer, format="svg")
+        picture = buffer.getvalue()[buffer.getvalue().index("<svg") :]
+    return f"<pre>{html.escape(repr(result))}</pre>{picture}"
 
 
 def result_table(result: Result) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import html
-import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +23,7 @@ from ofms.runs.figures import (
     stream_figures,
 )
 from ofms.runs.folder import RunFolder, read_run_folder, require_free
-from ofms.runs.formatting import REGRET_LABEL, regret_curve, result_table
+from ofms.runs.formatting import REGRET_LABEL, notebook_html, regret_curve, result_table
 from ofms.runs.frames import frame_of
 from ofms.runs.rounds import columns_of, lines_of
 
@@ -244,13 +241,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """For notebooks: the table, and the plot if matplotlib is installed."""
-        text = html.escape(repr(self))
-        picture = ""
-        if self.hindsight and find_spec("matplotlib") is not None:
-            buffer = io.StringIO()
-            self.plot().savefig(buffer, format="svg")
-            picture = buffer.getvalue()[buffer.getvalue().index("<svg") :]
-        return f"<pre>{text}</pre>{picture}"
+        return notebook_html(self)
 
 
 def load(path: str | os.PathLike[str]) -> Result:
