@@ -46,7 +46,7 @@ class Settings:
     keep: bool = True
     visit_every: Count | None = None
     fine_tuning_rate: Annotated[float, Range(0)] = 0.5
-    momentum: Annotated[float, Range(0, 0.99)] = 0.8
+    momentum: Annotated[float, Range(0, 0.99)] = 0.9
     tune_every: Count = 6
     warm_up: Round = 10
     control_every: Annotated[int, Range(0)] = 60
