@@ -44,3 +44,11 @@ def test_purposes_exchanges_and_seeds_have_different_draws() -> None:
         for purpose in Purpose
     ]
     assert len({tuple(row) for row in rows}) == len(rows)
+
+
+def test_draws_of_the_run_are_those_of_its_first_exchange() -> None:
+    """Subsets that are drawn once stay those of published figures."""
+    clients = np.array([3, 8, 1])
+    for exchange in (0, 1, 77):
+        draws = Draws(5, exchange).of(clients).of_the_run()
+        assert draws.table(Purpose.SUBSET, 4).tolist() == Draws(5, 0).table(Purpose.SUBSET, clients, 4).tolist()
