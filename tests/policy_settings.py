@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "late-hedge": {"window": 8, "tune_every": 2, "warm_up": 2},
+    "late-hedge": {"window": 8, "tune_every": 2, "warm_up": 2, "control_every": 4},
     "ofms-ft": {"learning_rate": 0.5, "fine_tuning_rate": 0.05, "window": 4, "warm_up": 2, "loss_bound": "raw"},
     "mab": {"learning_rate": 0.5},
     "non-fed-oms": {"learning_rate": 0.5, "feedback": "all"},

@@ -79,8 +79,8 @@ def test_with_momentum_the_step_counts_what_the_direction_gains_along_the_update
     assert step[0] == pytest.approx(0.5 * 0.1 * (3 + 1) / (0.4**2 + 0.5) / np.sqrt(2))
 
 
-def test_a_model_that_goes_back_continues_with_half_the_share() -> None:
+def test_a_model_that_goes_back_continues_with_an_eighth_of_the_share() -> None:
     restored = SummedUpdates(2, np.zeros(2), np.zeros(2), FAR, np.array([True, False]))
     state, step = SERVER.learn(SERVER.start(CATALOGUE), reports(np.array([[0.3, -0.1], [0.1, -0.2]])), restored)
     assert not step.any()
-    assert state.share.tolist() == [0.25, 0.5]
+    assert state.share.tolist() == [0.0625, 0.5]

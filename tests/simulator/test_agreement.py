@@ -265,3 +265,23 @@ def test_perfedavgs_frozen_score_adapts_too() -> None:
     for loopback in (False, True):
         for exchange in make_simulation(policy, fleet, dictionary, stream, seed=0, loopback=loopback).exchanges():
             assert exchange.frozen_scores == pytest.approx(exchange.scores, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_models_that_fine_tuning_made_worse_go_back(problem: str) -> None:
+    """Steps a hundred times too long make models worse: both simulators go back to the same first versions."""
+    settings = {"fine_tuning_rate": 100.0, "control_every": 2, "tune_every": 1, "warm_up": 0}
+    fused, parameters, loopback, expected = both(problem, "late-hedge", 1, torch.float64, **settings)
+    controls = [exchange for exchange in fused if exchange.index > 1 and exchange.index % 2]
+    assert not any(exchange.grants.version.any() for exchange in controls), "first versions are granted"
+    assert not any(exchange.plan.update_weight.any() for exchange in controls), "nothing is fine-tuned"
+    # Between two other exchanges, fine-tuning makes one new version and going back another.
+    versions = np.array([exchange.grants.version for exchange in fused if exchange not in controls])
+    assert (np.diff(versions[2:], axis=0) == 2).any()
+    first = [model.tensors for model in PROBLEMS[problem]()[0].models]
+    for one, other in zip(fused, loopback, strict=True):
+        assert one.grants.version.tolist() == other.grants.version.tolist()
+        assert one.plan.held.tolist() == other.plan.held.tolist()
+    for tensors, mine, theirs in zip(first, parameters, expected, strict=True):
+        for name, tensor in tensors.items():
+            assert torch.equal(mine[name], tensor.double()) == torch.equal(theirs[name], tensor.double())

@@ -14,6 +14,7 @@ from ofms.core.typing import Flags, Floats
 from ofms.policies.observations import Recent, Samples
 
 _STANDARD_ERRORS = 2.0
+_ROUNDING = 1e-5
 
 
 def loss_by_tuning(recent: Recent, samples: Samples, weights: Floats, exchange: int, remembers: int) -> Floats:
@@ -76,7 +77,9 @@ def _of_client(first: Floats, tuned: Floats, weights: Floats, targets: Floats) -
     shares = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)[..., None]
     pools = (shares * tuned).sum(axis=1)
     replaced = pools[:, None] + shares * (first - tuned)
-    changes = pool_loss(pools, targets)[:, None] - pool_loss(replaced, np.broadcast_to(targets[:, None], weights.shape))
+    losses = pool_loss(pools, targets)
+    changes = losses[:, None] - pool_loss(replaced, np.broadcast_to(targets[:, None], weights.shape))
     counts = (weights > 0).sum(axis=0)
     means: Floats = np.where(weights > 0, changes, 0.0).sum(axis=0) / np.maximum(counts, 1)
-    return means
+    # A model that went back and did not move since differs from its first version by rounding alone.
+    return np.where(np.abs(means) > _ROUNDING * float(losses.mean()), means, 0.0)
