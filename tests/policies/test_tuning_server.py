@@ -11,7 +11,8 @@ from ofms.policies.protocol import SummedUpdates
 from ofms.policies.tuning_server import TuningServer
 from tests.problems import fleet_of
 
-SERVER = TuningServer(share=0.5, rate=0.1)
+# Before a comparison, a model has an eighth of the share.
+SERVER = TuningServer(share=4.0, rate=0.1)
 CATALOGUE = fleet_of([1, 1], [2, 2]).catalogue
 FAR = np.array([1e9, 1e9])
 NONE = np.zeros(2, dtype=np.bool_)
@@ -23,7 +24,7 @@ def reports(losses: Floats) -> Reports:
 
 def summed(clients: int, norms: Floats, parameters: Floats) -> SummedUpdates:
     """Without momentum, directions are the updates themselves."""
-    return SummedUpdates(clients, np.square(norms), norms, parameters, NONE)
+    return SummedUpdates(clients, np.square(norms), norms, parameters, NONE, NONE)
 
 
 def test_the_first_step_reduces_the_loss_by_a_share_to_first_order() -> None:
@@ -74,13 +75,26 @@ def test_with_momentum_the_step_counts_what_the_direction_gains_along_the_update
     state, _ = SERVER.learn(
         SERVER.start(CATALOGUE), reports(np.array([[3.0, np.nan]])), summed(1, np.array([0.4, 0]), FAR)
     )
-    moving = SummedUpdates(1, np.array([0.5, 0.0]), np.array([0.9, 0.0]), FAR, NONE)
+    moving = SummedUpdates(1, np.array([0.5, 0.0]), np.array([0.9, 0.0]), FAR, NONE, NONE)
     _, step = SERVER.learn(state, reports(np.array([[1.0, np.nan]])), moving)
     assert step[0] == pytest.approx(0.5 * 0.1 * (3 + 1) / (0.4**2 + 0.5) / np.sqrt(2))
 
 
-def test_a_model_that_goes_back_continues_with_an_eighth_of_the_share() -> None:
-    restored = SummedUpdates(2, np.zeros(2), np.zeros(2), FAR, np.array([True, False]))
-    state, step = SERVER.learn(SERVER.start(CATALOGUE), reports(np.array([[0.3, -0.1], [0.1, -0.2]])), restored)
-    assert not step.any()
-    assert state.share.tolist() == [0.0625, 0.5]
+def test_a_model_that_became_better_has_the_whole_share_and_one_that_goes_back_an_eighth_of_its_own() -> None:
+    def share_after(*compared: tuple[bool, bool]) -> float:
+        state = SERVER.start(CATALOGUE)
+        for restored, improved in compared:
+            summed = SummedUpdates(
+                2, np.zeros(2), np.zeros(2), FAR, np.array([restored, False]), np.array([improved, False])
+            )
+            state, step = SERVER.learn(state, reports(np.array([[0.3, -0.1], [0.1, -0.2]])), summed)
+            assert not step.any()
+        assert state.share[1] == 0.5
+        return float(state.share[0])
+
+    worse, better, neither = (True, False), (False, True), (False, False)
+    assert share_after(neither) == 0.5
+    assert share_after(worse) == 0.0625
+    assert share_after(better) == 4.0
+    assert share_after(better, neither, worse) == 0.5
+    assert share_after(worse, better) == 4.0

@@ -71,6 +71,18 @@ def clearly_worse(losses: Floats) -> Flags:
     return worse
 
 
+def better(losses: Floats) -> Flags:
+    """[K] whether fine-tuning made models better, and predictions in the whole fleet too.
+
+    >>> better(np.array([[0.1, -0.2, 0.0], [0.1, 0.1, 0.0]])).tolist()
+    [False, False, False]
+    >>> better(np.array([[0.1, -0.4, 0.0], [0.1, 0.1, 0.0]])).tolist()
+    [False, True, False]
+    """
+    totals = np.nansum(losses, axis=0)
+    return (totals < 0) & (totals.sum() < 0)
+
+
 def _of_client(first: Floats, tuned: Floats, weights: Floats, targets: Floats) -> Floats:
     """[K] from [R, K, C] outputs, [R, K] weights and [R] targets of one client."""
     totals = weights.sum(axis=1, keepdims=True)

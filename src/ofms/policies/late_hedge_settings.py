@@ -20,7 +20,8 @@ class Settings:
     memories
         For each member, over how many rounds it forgets; 0 to remember everything.
     fine_tuning_rate
-        By which share of the users' loss the first step of a model aims to reduce it; 0 freezes the dictionary.
+        By which share of the users' loss a step aims to reduce it, before √t; an eighth of it until fine-tuning made
+        predictions better. 0 freezes the dictionary.
     momentum
         The decay of the server's momentum.
     tune_every, warm_up
@@ -45,7 +46,7 @@ class Settings:
     thin: bool = True
     keep: bool = True
     visit_every: Count | None = None
-    fine_tuning_rate: Annotated[float, Range(0)] = 0.5
+    fine_tuning_rate: Annotated[float, Range(0)] = 1.0
     momentum: Annotated[float, Range(0, 0.99)] = 0.9
     tune_every: Count = 6
     warm_up: Round = 10

@@ -61,8 +61,9 @@ class SummedUpdates:
         them by `Policy.momentum`, and the norm of the direction; 0 if there are no updates.
     parameters
         [K] the norm of the parameters that they update.
-    restored
-        [K] the models that go back to their first versions in this exchange.
+    restored, improved
+        [K] the models that go back to their first versions in this exchange, and those that fine-tuning made better;
+        none except in a control exchange.
     """
 
     clients: int
@@ -70,6 +71,7 @@ class SummedUpdates:
     norms: Floats
     parameters: Floats
     restored: Flags
+    improved: Flags
 
 
 class ServerHalf(Protocol[State]):

@@ -16,7 +16,7 @@ from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import Groups, draw_group, upload_needs
-from ofms.policies.controls import clearly_worse, loss_by_tuning
+from ofms.policies.controls import better, clearly_worse, loss_by_tuning
 from ofms.policies.fleet import Fleet, require_budgets
 from ofms.policies.local_updates import copies_held, is_control, tuning_window_of
 from ofms.policies.observations import Observations, Recent, Samples
@@ -165,7 +165,10 @@ class ServerSession:
         `sizes` are those of `SummedUpdates`: products, norms and parameters; zeros if left out.
         """
         nothing, restored = np.zeros(len(self.fleet.catalogue)), self.restored(state, reports)
-        summed = SummedUpdates(state.clients, *(sizes or (nothing, nothing, nothing)), restored)
+        improved = np.zeros_like(restored)
+        if reports.losses is not None and is_control(self.policy.local, reports.exchange):
+            improved = better(reports.losses)
+        summed = SummedUpdates(state.clients, *(sizes or (nothing, nothing, nothing)), restored, improved)
         own, step = self.policy.server.learn(state.policy, reports, summed)
         version = state.version + (reports.updated.any(axis=0) | restored)
         steps = np.broadcast_to(np.asarray(step, np.float64), version.shape)

@@ -7,8 +7,8 @@ the model's users by the share c, whatever the scales of losses and parameters a
 that can reach 0: where it cannot, √t makes it converge. An exchange in which few clients use a model counts little in
 both sums, and moves the model little. No step moves the parameters by more than a tenth of their norm.
 
-A model that fine-tuning made worse goes back to its first version (`ofms.policies.controls`), and continues with an
-eighth of the share c.
+The share is c/8 until a comparison with first versions (`ofms.policies.controls`) shows that fine-tuning made a model
+better, then c. A model that became worse goes back to its first version, and to an eighth of its share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.protocol import SummedUpdates
 
 _FARTHEST = 0.1
-_AFTER_GOING_BACK = 1 / 8
+_CAUTION = 1 / 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,15 +53,16 @@ class TuningServer:
 
     def start(self, catalogue: Catalogue) -> TuningState:
         zeros, steps = np.zeros(len(catalogue)), np.zeros(len(catalogue), dtype=np.int64)
-        return TuningState(zeros, zeros, steps, np.full(len(catalogue), self.share))
+        return TuningState(zeros, zeros, steps, np.full(len(catalogue), _CAUTION * self.share))
 
     def grant(self, state: TuningState, wanted: Flags, draws: Draws) -> tuple[TuningState, Flags, None]:
         return state, wanted, None
 
     def learn(self, state: TuningState, reports: Reports, summed: SummedUpdates) -> tuple[TuningState, Floats]:
         moved = summed.norms > 0
-        if summed.restored.any():
-            state = replace(state, share=np.where(summed.restored, state.share * _AFTER_GOING_BACK, state.share))
+        if summed.restored.any() or summed.improved.any():
+            share = np.where(summed.improved, self.share, state.share)
+            state = replace(state, share=np.where(summed.restored, _CAUTION * share, share))
         if reports.losses is None or not moved.any():
             return state, np.zeros(moved.size)
         reported = np.where(reports.updated, reports.losses, 0.0).sum(axis=0)
