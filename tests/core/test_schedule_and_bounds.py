@@ -21,6 +21,7 @@ from ofms.core.regret_bounds import (
 )
 from ofms.core.schedule import Schedule, past_window, tuning_window
 from ofms.core.selection_loss import selection_loss
+from ofms.core.uplink import most_groups
 
 
 @given(st.integers(1, 300), st.integers(1, 40))
@@ -117,6 +118,10 @@ def test_client_bounds_by_hand() -> None:
     assert best.sharp == pytest.approx(154.8, abs=0.05)
     deviation = math.sqrt(2 * 18 * 400 * math.log(20)) + 18 * math.log(20) / 3
     assert best.realised == pytest.approx(best.sharp + deviation)
+
+
+def test_the_number_of_groups_is_that_of_clients_over_those_who_fit() -> None:
+    assert [most_groups(5, need, 5) for need in (0, 1, 2, 3, 5, 6)] == [1, 1, 3, 5, 5, 5]
 
 
 def test_the_tuned_fine_tuning_rate_is_the_papers() -> None:
