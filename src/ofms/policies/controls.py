@@ -20,8 +20,8 @@ _ROUNDING = 1e-5
 def loss_by_tuning(recent: Recent, samples: Samples, weights: Floats, exchange: int, remembers: int) -> Floats:
     """[N, K] by how much fine-tuning a model made a client's pool worse, on average over its remembered samples.
 
-    The pool's loss minus its loss with one model in its first version. On each sample, the pool is that of the models
-    whose outputs are known in both versions; the result is 0 for a model that is not in it.
+    The pool's squared or classification error minus that with one model in its first version. On each sample, the pool
+    is that of the models whose outputs are known in both versions; the result is 0 for a model that is not in it.
 
     Parameters
     ----------
@@ -72,15 +72,17 @@ def clearly_worse(losses: Floats) -> Flags:
 
 
 def better(losses: Floats) -> Flags:
-    """[K] whether fine-tuning made models better, and predictions in the whole fleet too.
+    """[K] whether fine-tuning made models better, if it made predictions in the whole fleet better by two errors.
 
-    >>> better(np.array([[0.1, -0.2, 0.0], [0.1, 0.1, 0.0]])).tolist()
-    [False, False, False]
     >>> better(np.array([[0.1, -0.4, 0.0], [0.1, 0.1, 0.0]])).tolist()
+    [False, False, False]
+    >>> better(np.array([[0.1, -0.4, 0.0]] * 5)).tolist()
     [False, True, False]
     """
-    totals = np.nansum(losses, axis=0)
-    return (totals < 0) & (totals.sum() < 0)
+    totals, of_clients = np.nansum(losses, axis=0), np.nansum(losses, axis=1)
+    clear = of_clients.sum() < -_STANDARD_ERRORS * np.sqrt(np.square(of_clients).sum())
+    improved: Flags = (totals < 0) & clear
+    return improved
 
 
 def _of_client(first: Floats, tuned: Floats, weights: Floats, targets: Floats) -> Floats:
@@ -89,9 +91,17 @@ def _of_client(first: Floats, tuned: Floats, weights: Floats, targets: Floats) -
     shares = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)[..., None]
     pools = (shares * tuned).sum(axis=1)
     replaced = pools[:, None] + shares * (first - tuned)
-    losses = pool_loss(pools, targets)
-    changes = losses[:, None] - pool_loss(replaced, np.broadcast_to(targets[:, None], weights.shape))
+    losses = _errors(pools, targets)
+    changes = losses[:, None] - _errors(replaced, np.broadcast_to(targets[:, None], weights.shape))
     counts = (weights > 0).sum(axis=0)
     means: Floats = np.where(weights > 0, changes, 0.0).sum(axis=0) / np.maximum(counts, 1)
     # A model that went back and did not move since differs from its first version by rounding alone.
     return np.where(np.abs(means) > _ROUNDING * float(losses.mean()), means, 0.0)
+
+
+def _errors(pools: Floats, targets: Floats) -> Floats:
+    """What users see: squared errors, or 1 for a wrong class."""
+    if pools.shape[-1] == 1:
+        return pool_loss(pools, targets)
+    wrong: Floats = (pools.argmax(axis=-1) != targets).astype(np.float64)
+    return wrong
