@@ -72,7 +72,7 @@ def clearly_worse(losses: Floats) -> Flags:
 
 
 def better(losses: Floats) -> Flags:
-    """[K] whether fine-tuning made models better, if it made predictions in the whole fleet better by two errors.
+    """[K] whether fine-tuning made models better, if it made those of the fleet better by a standard error.
 
     >>> better(np.array([[0.1, -0.4, 0.0], [0.1, 0.1, 0.0]])).tolist()
     [False, False, False]
@@ -80,7 +80,7 @@ def better(losses: Floats) -> Flags:
     [False, True, False]
     """
     totals, of_clients = np.nansum(losses, axis=0), np.nansum(losses, axis=1)
-    clear = of_clients.sum() < -_STANDARD_ERRORS * np.sqrt(np.square(of_clients).sum())
+    clear = of_clients.sum() < -np.sqrt(np.square(of_clients).sum())
     improved: Flags = (totals < 0) & clear
     return improved
 
