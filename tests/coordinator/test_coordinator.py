@@ -141,6 +141,50 @@ def test_a_frozen_dictionary_does_not_change(local: LocalFleet) -> None:
     assert local.coordinator.version.tolist() == [0] * 6
 
 
+def test_a_server_that_learns_from_losses_goes_on_while_the_dictionary_is_frozen(tmp_path: Path) -> None:
+    weights = []
+    for frozen in (False, True):
+        local = LocalFleet(tmp_path / str(frozen), policy="mab", settings={"learning_rate": 0.5})
+        local.coordinator.frozen = frozen
+        before = local.coordinator.state.policy.cumulative_losses.copy()
+        for client, envelope in local.grant().items():
+            assert local.coordinator.receive(client, envelope) == []
+        local.coordinator.close()
+        weights.append(local.coordinator.state.policy.cumulative_losses)
+        assert (weights[-1] != before).any()
+        local.close()
+    assert (weights[0] == weights[1]).all()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_models_go_back_if_devices_predict_worse_with_them(frozen: bool, tmp_path: Path) -> None:
+    """Steps a hundred times too long, compared after two exchanges; a frozen dictionary stays as it is."""
+    settings = {"fine_tuning_rate": 100.0, "control_every": 2, "tune_every": 1, "warm_up": 0}
+    local = LocalFleet(tmp_path, policy="late-hedge", settings=settings, interval=1, largest_update=1e9)
+    first, back = local.parameters(), []
+    for number in range(8):
+        local.coordinator.frozen = frozen and number == 5
+        before, grants = local.parameters(), local.grant()
+        for client, envelope in grants.items():
+            assert local.coordinator.receive(client, envelope) == []
+        granted = local.coordinator.opened
+        assert granted is not None
+        control = number in (2, 3, 5, 7)
+        assert control == (not any(each.version.any() for each in granted.grants.values()) and number > 1)
+        restored = local.coordinator.close().restored
+        assert not restored or control
+        for model, tensors in enumerate(local.parameters()):
+            if model in restored:
+                assert tensors == first[model]
+                assert before[model] != first[model]
+            elif control:
+                assert tensors == before[model]
+        back.append(len(restored))
+    assert sum(back) > 0
+    assert not (frozen and back[5])
+    local.close()
+
+
 def test_a_model_whose_version_is_unchanged_is_not_sent_again(local: LocalFleet) -> None:
     local.coordinator.frozen = True
     sent, granted = 0, 0
@@ -252,7 +296,7 @@ def test_a_model_that_would_not_stay_finite_is_not_updated(local: LocalFleet) ->
     for delta in answer.updates[model].delta.values():
         delta.fill_(3e38)
     object.__setattr__(answer.updates[model], "weight", 1e30)
-    assert local.coordinator.close() == [model]
+    assert local.coordinator.close().diverged == [model]
     assert local.parameters()[model] == before[model]
     assert local.parameters() != before, "other models are updated"
 

@@ -15,12 +15,12 @@ from ofms.policies.observations import Recent, Samples
 
 
 def test_the_loss_is_that_of_the_pool_with_one_model_in_its_first_version() -> None:
-    """One client, three samples, models of weights 1/4 and 3/4; the third sample is the current exchange's."""
-    tuned = np.array([[[1.0], [2.0]], [[0.0], [4.0]], [[9.0], [9.0]]])[None]
-    recent = Recent(tuned.astype(np.float32), np.array([[1.0, 2.0, 0.0]]), np.array([[3, 4, 5]]))
-    first = np.array([[[5.0], [1.0]], [[np.nan], [2.0]], [[7.0], [7.0]]])[None]
+    """One client, four samples, models of weights 1/4 and 3/4; only two samples are between the control exchanges."""
+    tuned = np.array([[[8.0], [8.0]], [[1.0], [2.0]], [[0.0], [4.0]], [[9.0], [9.0]]])[None]
+    recent = Recent(tuned.astype(np.float32), np.array([[0.0, 1.0, 2.0, 0.0]]), np.array([[2, 3, 4, 5]]))
+    first = np.array([[[3.0], [3.0]], [[5.0], [1.0]], [[np.nan], [2.0]], [[7.0], [7.0]]])[None]
     samples = Samples.of(5, first, np.zeros((1, 0)))
-    found = loss_by_tuning(recent, samples, np.array([[0.25, 0.75]]), 5, remembers=10)
+    found = loss_by_tuning(recent, samples, np.array([[0.25, 0.75]]), (2, 5), remembers=10)
     pool = 0.25 * 1 + 0.75 * 2
     of_first_model = (pool - 1) ** 2 - (0.25 * 5 + 0.75 * 2 - 1) ** 2
     # On the second sample only the other model is known in both versions: it is the pool.
@@ -33,7 +33,7 @@ def test_classes_are_compared_by_their_errors(label: float, expected: float) -> 
     tuned, first = np.array([0.0, 2.0]), np.array([1.0, 0.5])
     recent = Recent(poolable(tuned)[None, None, None].astype(np.float32), np.array([[label]]), np.array([[0]]))
     samples = Samples.of(1, np.concatenate([first, first]).reshape(1, 2, 1, 2), np.zeros((1, 1)))
-    assert loss_by_tuning(recent, samples, np.ones((1, 1)), 1, remembers=5).tolist() == [[expected]]
+    assert loss_by_tuning(recent, samples, np.ones((1, 1)), (-1, 1), remembers=5).tolist() == [[expected]]
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(2, 9))
@@ -50,13 +50,13 @@ def test_samples_before_or_after_they_are_remembered_give_the_same(seed: int, ne
     weights = np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
     outputs = rng.normal(size=(2, old + new, 3, 1))
     targets = rng.normal(size=(2, new))
-    at_once = loss_by_tuning(recent, Samples.of(99, outputs, targets), weights, 99, remembers)
+    at_once = loss_by_tuning(recent, Samples.of(99, outputs, targets), weights, (0, 99), remembers)
     current = np.full((2, old + new, 3, 1), np.nan)
     current[:, old:] = outputs[:, old:]
     after = recent.add(Samples.of(99, current, targets), remembers)
     length = after.targets.shape[1]
     one_by_one = loss_by_tuning(
-        after, Samples.of(99, outputs[:, old + new - length :], np.zeros((2, 0))), weights, 99, remembers
+        after, Samples.of(99, outputs[:, old + new - length :], np.zeros((2, 0))), weights, (0, 99), remembers
     )
     assert one_by_one == pytest.approx(at_once)
     assert not at_once[0, 2], "it does not predict"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from ofms.compute.protocol import Tensors
 from ofms.compute.updates import Updates, norm_of
-from ofms.core.typing import AnyArray, Floats, Integers
+from ofms.core.typing import AnyArray, Floats
 
 
 class Momentum:
@@ -26,13 +26,15 @@ class Momentum:
         for model, update in updates.items():
             before = self._directions.get(model)
             self._directions[model] = (
-                update if before is None else {name: self.decay * before[name] + part for name, part in update.items()}
+                update
+                if before is None
+                else {name: self.decay * before[name].to(part.device) + part for name, part in update.items()}
             )
         return {model: self._directions[model] for model in updates}
 
-    def forget(self, models: Integers) -> None:
+    def forget(self, models: Iterable[int]) -> None:
         """Begin anew for models that were replaced."""
-        for model in models.tolist():
+        for model in models:
             self._directions.pop(model, None)
 
     def to_arrays(self, prefix: str) -> dict[str, AnyArray]:
@@ -43,13 +45,13 @@ class Momentum:
             for name, tensor in direction.items()
         }
 
-    def load_arrays(self, arrays: Mapping[str, AnyArray], prefix: str, device: torch.device | str = "cpu") -> None:
+    def load_arrays(self, arrays: Mapping[str, AnyArray], prefix: str) -> None:
         """The inverse of `to_arrays`."""
         self._directions = {}
         for key, array in arrays.items():
             if key.startswith(prefix):
                 model, _, name = key.removeprefix(prefix).partition(".")
-                self._directions.setdefault(int(model), {})[name] = torch.from_numpy(array.copy()).to(device)
+                self._directions.setdefault(int(model), {})[name] = torch.from_numpy(array.copy())
 
 
 def sizes_of(

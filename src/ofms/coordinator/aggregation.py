@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from ofms.coordinator.validation import Answer, Tensors
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Of a closed exchange: the models that stay unchanged because their updates are not finite, and those that go back
+    to their first versions."""
+
+    diverged: list[int] = field(default_factory=list)
+    restored: list[int] = field(default_factory=list)
 
 
 def sum_updates(answers: Sequence[Answer]) -> dict[int, Tensors]:

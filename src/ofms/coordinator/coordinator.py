@@ -15,7 +15,7 @@ import numpy as np
 
 from ofms.compute.checks import is_finite
 from ofms.compute.momentum import Momentum, sizes_of
-from ofms.coordinator.aggregation import add_step, sum_updates
+from ofms.coordinator.aggregation import Closed, add_step, sum_updates
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
 from ofms.coordinator.validation import Answer, Tensors, most_loss, read_answer, read_request
 from ofms.core.draws import Draws
@@ -159,20 +159,18 @@ class Coordinator:
         head = self._head(self.exchange)
         return {client: encode_grant(head, own, openings[client], self._encoded_grant) for client, own in rows.items()}
 
-    def close(self) -> list[int]:
-        """Close the exchange: learn from the reports, and apply the valid updates.
-
-        Models whose new parameters would not be finite stay unchanged; their indices are returned.
-        """
+    def close(self) -> Closed:
+        """Close the exchange: learn from the reports, and apply the valid updates."""
         if self.opened is None:
             raise InvalidInput("exchange", self.exchange, "it is not open")
         answers = [answer for _, answer in sorted(self.opened.answers.items())]
-        diverged = []
+        closed = Closed()
         if answers:
             reports = Reports.stack([answer.reports for answer in answers])
-            if self.frozen and reports.losses is not None:
-                reports = replace(reports, losses=np.zeros_like(reports.losses))
-            summed, restored = sum_updates(answers), self.session.restored(self.state, reports)
+            if self.frozen and is_control(self.policy.local, self.exchange):
+                reports = replace(reports, losses=None)
+            closed.restored.extend(np.flatnonzero(self.session.restored(self.state, reports)).tolist())
+            summed = sum_updates(answers)
             directions = self.momentum.add(summed)
             sizes = sizes_of(summed, directions, self.tensors, self._trainable)
             self.state, step = self.session.absorb(self.state, reports, sizes)
@@ -181,13 +179,13 @@ class Coordinator:
                 if is_finite(moved.values()):
                     self.tensors[model] = moved
                 else:
-                    diverged.append(model)
-            self.momentum.forget(np.flatnonzero(restored))
-            for model in np.flatnonzero(restored).tolist():
+                    closed.diverged.append(model)
+            for model in closed.restored:
                 self.tensors[model] = self._first_version(model)
+            self.momentum.forget([*closed.diverged, *closed.restored])
         self.opened = None
         self.exchange += 1
-        return diverged
+        return closed
 
     def exclude(self, client: int) -> None:
         """Drop a device's request, and its part in the open exchange."""
@@ -208,7 +206,7 @@ class Coordinator:
         """Replace models by encoded earlier ones, under new versions, so that devices receive them."""
         version = self.version.copy()
         version[list(contents)] += 1
-        self.momentum.forget(np.array(list(contents), dtype=np.int64))
+        self.momentum.forget(contents)
         self.state = replace(self.state, version=version)
         for model, content in contents.items():
             self.load_model(model, content)

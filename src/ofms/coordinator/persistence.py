@@ -115,9 +115,13 @@ class PersistentCoordinator:
             else:
                 counts.missed += 1
         updates = sum(len(answer.updates) for answer in opened.answers.values())
-        for model in coordinator.close():
-            name = coordinator.fleet.catalogue.names[model]
-            self.log_event(f"exchange {number}: {name} is unchanged: the sum of its updates is not finite")
+        closed, names = coordinator.close(), coordinator.fleet.catalogue.names
+        for model in closed.diverged:
+            self.log_event(f"exchange {number}: {names[model]} is unchanged: the sum of its updates is not finite")
+        for model in closed.restored:
+            self.log_event(
+                f"exchange {number}: {names[model]} goes back to its first version: fine-tuning made it worse"
+            )
         missed = sorted(opened.grants.keys() - opened.answers.keys())
         line = f"exchange {number}: {len(opened.answers)} of {len(opened.grants)} devices, {updates} updates"
         self.log_event(line + (f"; no report from: {', '.join(map(self.name, missed))}" if missed else ""))

@@ -17,7 +17,9 @@ _STANDARD_ERRORS = 2.0
 _ROUNDING = 1e-5
 
 
-def loss_by_tuning(recent: Recent, samples: Samples, weights: Floats, exchange: int, remembers: int) -> Floats:
+def loss_by_tuning(
+    recent: Recent, samples: Samples, weights: Floats, exchanges: tuple[int, int], remembers: int
+) -> Floats:
     """[N, K] by how much fine-tuning a model made a client's pool worse, on average over its remembered samples.
 
     The pool's squared or classification error minus that with one model in its first version. On each sample, the pool
@@ -29,12 +31,13 @@ def loss_by_tuning(recent: Recent, samples: Samples, weights: Floats, exchange: 
         Outputs of networks in their first versions on the last samples.
     weights
         [N, K] prediction weights.
-    exchange
-        The current one; its own samples are not compared.
+    exchanges
+        The last control exchange and the current one: only samples between them are compared. Versions that were known
+        before the last one may have been given up in it.
     remembers
         The number of samples that a client remembers, those of the current exchange included.
     """
-    before = recent.exchange < exchange
+    between = (exchanges[0] < recent.exchange) & (recent.exchange < exchanges[1])
     new = samples.targets.shape[1]
     kept = remembers - new if new else remembers
     length = min(samples.outputs.shape[1] - new, recent.targets.shape[1], kept)
@@ -44,7 +47,7 @@ def loss_by_tuning(recent: Recent, samples: Samples, weights: Floats, exchange: 
     last = slice(recent.targets.shape[1] - length, None)
     stop = samples.outputs.shape[1] - new
     first, tuned = samples.outputs[:, stop - length : stop], recent.outputs[:, last]
-    known = ~np.isnan(first[..., 0]) & ~np.isnan(tuned[..., 0]) & before[:, last, None] & (weights > 0)[:, None]
+    known = ~np.isnan(first[..., 0]) & ~np.isnan(tuned[..., 0]) & between[:, last, None] & (weights > 0)[:, None]
     for client in np.flatnonzero(known.any(axis=(1, 2))):
         found[client] = _of_client(
             poolable(np.where(known[client, ..., None], first[client], 0.0)),

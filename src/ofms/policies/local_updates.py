@@ -86,6 +86,16 @@ def is_control(local: LocalUpdate | None, exchange: int) -> bool:
     return (exchange - 1) % local.control_every == 0 or exchange - 1 == local.control_every // 2
 
 
+def last_control(local: LocalUpdate | None, exchange: int) -> int:
+    """The control exchange before an exchange; -1 if there is none.
+
+    >>> step = GradientStep(0.1, window=50, warm_up=0, every=3, control_every=6)
+    >>> [last_control(step, exchange) for exchange in (3, 4, 5, 7, 8)]
+    [-1, -1, 4, 4, 7]
+    """
+    return next((before for before in range(exchange - 1, -1, -1) if is_control(local, before)), -1)
+
+
 def tuning_window_of(local: LocalUpdate | None, schedule: Schedule, exchange: int) -> Window | None:
     """The samples on which clients fine-tune in an exchange, or None if they do not fine-tune."""
     if local is None or local.rate == 0:

@@ -18,7 +18,7 @@ from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import Groups, draw_group, upload_needs
 from ofms.policies.controls import better, clearly_worse, loss_by_tuning
 from ofms.policies.fleet import Fleet, require_budgets
-from ofms.policies.local_updates import copies_held, is_control, tuning_window_of
+from ofms.policies.local_updates import copies_held, is_control, last_control, tuning_window_of
 from ofms.policies.observations import Observations, Recent, Samples
 from ofms.policies.protocol import ClientPolicy, Policy, SummedUpdates
 from ofms.policies.rules import require_held, require_plan, require_probabilities, require_requests, require_steps
@@ -94,7 +94,8 @@ class ClientSession:
         """
         if not is_control(self.policy.local, state.exchange):
             return None
-        return loss_by_tuning(state.recent, samples, plan.prediction_weights, state.exchange, self.policy.remembers)
+        exchanges = last_control(self.policy.local, state.exchange), state.exchange
+        return loss_by_tuning(state.recent, samples, plan.prediction_weights, exchanges, self.policy.remembers)
 
     def remember(self, state: ClientState, samples: Samples) -> ClientState:
         """Add labelled samples, and outputs on past ones, to those that the policy remembers."""

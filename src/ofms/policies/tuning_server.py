@@ -43,7 +43,7 @@ class TuningServer:
     Parameters
     ----------
     share
-        c, by which share of the loss the first step aims to reduce it.
+        c, by which share of the loss a step aims to reduce it, before √t.
     rate
         The clients' updates are gradients times -rate.
     """

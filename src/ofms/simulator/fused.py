@@ -17,7 +17,7 @@ from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Plan
 from ofms.core.states import flatten, unflatten
-from ofms.core.typing import AnyArray, Floats, Integers
+from ofms.core.typing import AnyArray, Floats
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, is_control, tuning_window_of
 from ofms.policies.observations import Samples
@@ -161,17 +161,17 @@ class FusedSimulation:
         )
         if directions is not None:
             self.compute.apply(directions, step)
-        self._restore(np.flatnonzero(restored))
+        self._restore(np.flatnonzero(restored).tolist())
         if self.own is not None and window is not None and local is not None:
             self.own.train(window, plan.held[:, self.own.model], local)
         self.client_state, self.server_state, self.next_exchange = clients, server, exchange + 1
         return record
 
-    def _restore(self, models: Integers) -> None:
+    def _restore(self, models: list[int]) -> None:
         """Set models back to their first versions."""
         if self.frozen is not None:
             self.momentum.forget(models)
-            for model in models.tolist():
+            for model in models:
                 self.compute.load_state(model, self.frozen.state(model))
 
     def _frozen_scores(self, exchange: int, plan: Plan, scores: Floats) -> Floats | None:

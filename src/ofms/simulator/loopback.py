@@ -154,15 +154,15 @@ class LoopbackSimulation:
         )
         totals = self._updates(exchange, plans, reports)
         self._train_own_copies(exchange)
-        restored = self.server.restored(server, reports)
+        restored = np.flatnonzero(self.server.restored(server, reports)).tolist()
         directions = self.momentum.add(totals)
         sizes = sizes_of(totals, directions, self.tensors, self.trainable)
         server, step = self.server.absorb(server, reports, sizes)
         for model, direction in directions.items():
             for name, part in direction.items():
                 self.tensors[model][name] += float(step[model]) * part
-        self.momentum.forget(np.flatnonzero(restored))
-        for model in np.flatnonzero(restored).tolist():
+        self.momentum.forget(restored)
+        for model in restored:
             self.tensors[model] = _copied(self.frozen[model])
         self.server_state, self.next_exchange = server, exchange + 1
         scores, prediction_losses = own_results.client_scores()
