@@ -133,18 +133,19 @@ def _ablation_table(bench: Bench, budget: str, runs: Runs) -> Table:
     rows = [[label] for label in (_WHOLE, *ABLATION)]
     header = [""]
     for column in bench.columns:
-        header += [f"{title_of(column)}, {unit(column, bench.store.trust)}", "change"]
+        header += [f"{title_of(column)}, {unit(column, bench.store.trust)}", "change", "down"]
         for row in rows:
             results = runs[row[0], column]
-            change = _change(runs[_WHOLE, column], results) if row[0] != _WHOLE else None
-            row += [show(summarise(results)), "" if row[0] == _WHOLE else show(change)]
+            change = "" if row[0] == _WHOLE else show(_change(runs[_WHOLE, column], results))
+            row += [show(summarise(results)), change, _models_down(bench, column, results)]
     return Table(
         f"method-ablation-{budget}",
         f"Late hedging, frozen, with one ingredient left out: B = {budget}, mean ± standard deviation over clients",
         header,
         rows,
         notes=[
-            "Change: against the whole method for the same clients, ± its standard error.",
+            "Change: against the whole method for the same clients, ± its standard error. "
+            "Down: downloads per client and round, in models of mean size.",
             seeds_note((column, results) for (_, column), results in runs.items()),
         ],
         data=_data(runs),
