@@ -15,6 +15,7 @@ import numpy as np
 
 from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.files import STATE
+from ofms.coordinator.statistics import ClosedExchange, ModelUse
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Requests
 from ofms.core.states import flatten, unflatten
@@ -35,6 +36,11 @@ class Counts(msgspec.Struct):
     last_exchange: int = -1
     missed: int = 0
     refused: int = 0
+    # Labels whose predictions the device scored, and the sum of the scores: of all reports, and of the last one.
+    samples: int = 0
+    score: float = 0.0
+    last_samples: int = 0
+    last_score: float = 0.0
 
 
 class Moment(msgspec.Struct):
@@ -45,11 +51,14 @@ class Moment(msgspec.Struct):
 
 
 class Records(msgspec.Struct):
-    """Counts per device, version history and rejections, stored beside the coordinator's state."""
+    """Counts per device, version history, rejections and recent exchanges, stored beside the coordinator's state."""
 
     counts: list[Counts]
     history: list[Moment]
     refusals: list[str]
+    # Earlier checkpoints do not have these.
+    recent: list[ClosedExchange] = []
+    use: ModelUse = msgspec.field(default_factory=ModelUse)
 
 
 class Checkpoint:
@@ -128,7 +137,7 @@ class Checkpoint:
         for client in values["requests"]:
             arrays = envelope.part(f"request.{client}") | {"exchange": np.asarray(coordinator.exchange)}
             coordinator.requests[int(client)] = Requests.from_arrays(arrays)
-        records = msgspec.convert({name: values[name] for name in Records.__struct_fields__}, Records)
+        records = msgspec.convert({name: values[name] for name in Records.__struct_fields__ if name in values}, Records)
         for model, version in enumerate(coordinator.version.tolist()):
             if version:
                 coordinator.load_model(model, self.model(coordinator, model, version))

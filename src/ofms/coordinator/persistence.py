@@ -15,10 +15,12 @@ import msgspec
 
 from ofms.coordinator.checkpoint import MODELS, Checkpoint, Counts, Moment, Records
 from ofms.coordinator.commands import Command
+from ofms.coordinator.coordinator import OpenExchange
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.events import log_event
 from ofms.coordinator.files import COMMANDS, EVENTS, STATE
 from ofms.coordinator.roster import write_roster
+from ofms.coordinator.statistics import MOST_RECENT, Statistics, closed_exchange, model_use, read_statistics
 from ofms.coordinator.status import write_status
 from ofms.core.errors import InvalidInput
 from ofms.storage.envelope import Envelope
@@ -46,6 +48,8 @@ class PersistentCoordinator:
             identity = [revision, config.policy, settings, config.seed, config.rounds, config.interval]
             self._checkpoint = Checkpoint(self.folder, identity)
             self.nodes: dict[int, int] = {}
+            # Of the open exchange.
+            self._statistics: dict[int, Statistics] = {}
             records = self._checkpoint.read(self.coordinator)
             self.records = records or Records([], [Moment(0, self.coordinator.version.tolist())], [])
             # Devices may have been added since the checkpoint.
@@ -94,6 +98,21 @@ class PersistentCoordinator:
             self.refuse(client, f"message rejected: {error}")
             return
         self.records.counts[client].held_bytes = int(envelope.values["held_bytes"])
+        self._count_statistics(client, envelope)
+
+    def _count_statistics(self, client: int, envelope: Envelope) -> None:
+        """Count what a device reports about its predictions; whatever it is, its message is valid already."""
+        dictionary, counts = self.coordinator.dictionary, self.records.counts[client]
+        try:
+            found = read_statistics(envelope, len(self.coordinator.fleet.catalogue), dictionary.task)
+        except InvalidInput as error:
+            self.refuse(client, error)
+            return
+        if found is not None:
+            self._statistics[client] = found
+            counts.samples, counts.score = counts.samples + found.samples, counts.score + found.score
+            if found.samples:
+                counts.last_samples, counts.last_score = found.samples, found.score
 
     def revoke(self, client: int) -> None:
         """Exclude a device, also from the open exchange."""
@@ -122,6 +141,7 @@ class PersistentCoordinator:
             self.log_event(
                 f"exchange {number}: {names[model]} goes back to its first version: fine-tuning made it worse"
             )
+        self._record_exchange(number, opened, updates)
         missed = sorted(opened.grants.keys() - opened.answers.keys())
         line = f"exchange {number}: {len(opened.answers)} of {len(opened.grants)} devices, {updates} updates"
         self.log_event(line + (f"; no report from: {', '.join(map(self.name, missed))}" if missed else ""))
@@ -129,6 +149,24 @@ class PersistentCoordinator:
         # The initial dictionary is always kept.
         records.history = records.history[:1] + records.history[1:][-self.deployment.config.keep :]
         self.save()
+
+    def _record_exchange(self, number: int, opened: OpenExchange, updates: int) -> None:
+        """Keep what the status shows of an exchange."""
+        records, found, self._statistics = self.records, self._statistics, {}
+        records.use = model_use(
+            self.coordinator.fleet.catalogue.names,
+            {client: grants.held for client, grants in opened.grants.items()},
+            found,
+        )
+        closed = closed_exchange(
+            number,
+            granted=len(opened.grants),
+            answered=len(opened.answers),
+            updates=updates,
+            counts=records.counts,
+            found=found.values(),
+        )
+        records.recent = [*records.recent, closed][-MOST_RECENT:]
 
     def run_commands(self) -> None:
         """Execute the commands given since the last exchange."""

@@ -15,6 +15,7 @@ from ofms.coordinator.deployment import read_config
 from ofms.coordinator.files import STATE, STATUS
 from ofms.coordinator.roster import Roster
 from ofms.core.errors import InvalidInput
+from ofms.core.version import __version__
 from ofms.drawing.tables import format_table
 from ofms.runs.units import human_bytes
 from ofms.storage.files import write_whole
@@ -35,6 +36,7 @@ def write_status(
     ]
     schedule = coordinator.fleet.schedule
     status = {
+        "version": __version__,
         "deployment": coordinator.deployment,
         "revision": coordinator.fleet.catalogue.revision,
         "policy": coordinator.name,
@@ -44,7 +46,11 @@ def write_status(
         "frozen": coordinator.frozen,
         "bytes_down": sum(counts.bytes_down for counts in records.counts),
         "bytes_up": sum(counts.bytes_up for counts in records.counts),
+        "task": coordinator.dictionary.task,
+        "models": list(coordinator.fleet.catalogue.names),
         "versions": coordinator.version.tolist(),
+        "use": msgspec.to_builtins(records.use),
+        "recent": msgspec.to_builtins(records.recent),
         "history": [moment.exchange for moment in records.history],
         "devices": devices,
         "refusals": records.refusals,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, get_args
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ofms.device.mailbox import Mailbox
 from ofms.device.memory import Waiting
 from ofms.device.messenger import Messenger
 from ofms.device.recorder import Recorder
+from ofms.device.state import Reveals
 from ofms.plugins import trust_of
 
 
@@ -58,6 +59,10 @@ class Device:
         passes them to `receive` and takes them from `collect`.
     trust
         Packages from which the server may name architectures and policies besides the built-in ones.
+    reveals
+        What reports say about predictions, besides what the policy needs: `nothing`; the number of labels and their
+        summed `score` (right classes, or squared errors); or also the `use` of each model, its weight in predictions.
+        By default the score, and the use if the policy's updates reveal it anyway.
     """
 
     def __init__(
@@ -69,9 +74,12 @@ class Device:
         longest_wait: float = 86_400.0,
         mail: bool = True,
         trust: Sequence[str] = (),
+        reveals: Reveals | None = None,
     ) -> None:
         if budget < 1:
             raise InvalidInput("budget", budget, "give the bytes that models may take")
+        if reveals is not None and reveals not in get_args(Reveals):
+            raise InvalidInput("reveals", reveals, f"use one of {', '.join(get_args(Reveals))}")
         self.store, self.budget = Path(store), budget
         self.most_waiting, self.longest_wait = most_waiting, longest_wait
         # Held while the state changes or a prediction reads it.
@@ -81,6 +89,7 @@ class Device:
         trusted = trust_of(trust)
         self._recorder = Recorder(self.store, budget=budget, trust=trusted, most=most_waiting, longest=longest_wait)
         self._state = self._recorder.state
+        self._state.reveals = reveals
         self._messenger = Messenger(self._recorder, self._guard, budget=budget, trust=trusted)
         self._mail_thread = MailThread(self, self._mailbox) if mail else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -83,6 +84,7 @@ def write_request(
     report: Mapping[str, AnyArray] | None = None,
     deltas: Mapping[int, Tensors] | None = None,
     weights: Mapping[int, float] | None = None,
+    statistics: Mapping[str, Any] | None = None,
     anew: bool = False,
 ) -> None:
     """Write the request for an exchange to memory, with the report of the previous one if there is one.
@@ -96,7 +98,7 @@ def write_request(
     arrays = message_arrays(requests, "request") | dict(report or {})
     for model, delta in deltas.items():
         arrays |= {f"delta.{model}.{name}": tensor.numpy() for name, tensor in delta.items()}
-    values = {
+    values: dict[str, Any] = {
         "deployment": membership.deployment,
         "revision": membership.catalogue.revision,
         "client": membership.client,
@@ -106,6 +108,8 @@ def write_request(
         "versions": {str(model): memory.versions[model] for model in deltas},
         "weights": {str(model): weight for model, weight in (weights or {}).items()},
     }
+    if statistics is not None:
+        values["statistics"] = dict(statistics)
     memory.outgoing, memory.requested_exchange = encode(Envelope("request", values, arrays)), exchange
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ofms.compute.tasks import sample_losses, softmax, without_overflow
 from ofms.core.errors import InvalidInput
+from ofms.core.messages import Plan
 from ofms.core.pooling import Pooling, poolable
 from ofms.core.schedule import past_window
 from ofms.core.selection_loss import selection_loss
@@ -22,6 +23,8 @@ from ofms.policies.observations import Samples
 
 Label = float | int | np.integer[Any] | np.floating[Any]
 _BATCH = 256
+# A sum of squared errors stays finite.
+_MOST_SCORE = 1e280
 
 
 def answer(outputs: Mapping[int, AnyArray], prediction_weights: Floats, task: str, pooling: Pooling) -> float | int:
@@ -87,6 +90,18 @@ def losses_of(membership: Membership, outputs: Mapping[int, AnyArray], y: float 
     return bounded
 
 
+def score_of(membership: Membership, plan: Plan, outputs: Mapping[int, AnyArray], y: float | int) -> float:
+    """The score of the prediction for an input, once its label is known: whether the class is right, or the squared
+    error."""
+    weights = plan.prediction_weights[0]
+    predicting = {model: outputs[model] for model in np.flatnonzero(weights).tolist()}
+    value = answer(predicting, weights, membership.task, membership.policy.pooling)
+    if membership.task == "classification":
+        return float(value == y)
+    error = value - y
+    return min(error * error, _MOST_SCORE)
+
+
 def learn(
     membership: Membership, memory: Memory, id: int, y: float | int, outputs: Mapping[int, AnyArray], losses: Floats
 ) -> None:
@@ -95,6 +110,8 @@ def learn(
     plan, policy = memory.plans[waiting.exchange], membership.policy
     memory.samples.append((waiting.x, y))
     memory.sampled += 1
+    memory.scored += 1
+    memory.score += score_of(membership, plan, outputs, y)
     if policy.remembers:
         sample = _sample(len(membership.catalogue), waiting.exchange, outputs, y)
         memory.state = membership.session.remember(memory.state, sample)

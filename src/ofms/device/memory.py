@@ -56,6 +56,8 @@ class Memory:
         Fine-tuned parameters of the device's own copy of `ClientPolicy.own_model`; empty before they were fine-tuned.
     losses, labelled
         [K] selection losses of the open exchange, summed, and the number of labels.
+    scored, score
+        Labels since the last report, and the sum of their predictions' scores: 1 for a right class, or squared errors.
     outgoing, requested_exchange
         The message to be sent to the server, and the exchange that it requests.
     welcome
@@ -75,6 +77,8 @@ class Memory:
     own: dict[str, AnyArray] = field(default_factory=dict)
     losses: Floats = field(default_factory=lambda: np.zeros(0))
     labelled: int = 0
+    scored: int = 0
+    score: float = 0.0
     next_id: int = 0
     dropped: int = 0
     outgoing: bytes | None = None
@@ -112,6 +116,8 @@ class Memory:
             "open": self.open,
             "opening": self.opening,
             "labelled": self.labelled,
+            "scored": self.scored,
+            "score": self.score,
             "sampled": self.sampled,
             "next_id": self.next_id,
             "dropped": self.dropped,
@@ -133,6 +139,8 @@ class Memory:
             own={name: array.copy() for name, array in snapshot.part("own").items()},
             losses=arrays["losses"].copy(),
             labelled=int(values["labelled"]),
+            scored=int(values.get("scored", 0)),
+            score=float(values.get("score", 0.0)),
             sampled=int(values.get("sampled", len(values["labels"]))),
             next_id=int(values["next_id"]),
             dropped=int(values["dropped"]),

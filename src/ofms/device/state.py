@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from ofms.device.memory import Memory, Waiting
 from ofms.policies.local_updates import is_control, tunes_pool
 from ofms.policies.observations import Samples
 from ofms.storage.envelope import message_arrays
+
+
+Reveals = Literal["nothing", "score", "use"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,7 @@ class DeviceState:
     def __init__(self, memory: Memory | None = None, held_models: HeldModels | None = None) -> None:
         self.memory = Memory() if memory is None else memory
         self.held_models = held_models
+        self.reveals: Reveals | None = None
         self._predicting: tuple[int, list[int]] | None = None
 
     @property
@@ -192,7 +197,11 @@ class DeviceState:
         updated[0, list(deltas)] = True
         report = message_arrays(replace(reports, updated=updated), "report")
         weights = {model: float(plan.update_weight[0, model]) for model in deltas}
-        write_request(held_models, memory, task.exchange + 1, report=report, deltas=deltas, weights=weights)
+        statistics = self._statistics(membership, plan)
+        write_request(
+            held_models, memory, task.exchange + 1, report=report, deltas=deltas, weights=weights, statistics=statistics
+        )
+        memory.scored, memory.score = 0, 0.0
 
     def _change_own_copy(self, held_models: HeldModels, model: int, before: Tensors, delta: Tensors) -> None:
         """Apply the fine-tuning of the device's own copy; nothing of it is sent."""
@@ -200,6 +209,16 @@ class DeviceState:
         after = {name: before[name] + part for name, part in delta.items()}
         held_models.change(model, after)
         self.memory.own = {name: tensor.numpy() for name, tensor in after.items()}
+
+    def _statistics(self, membership: Membership, plan: Plan) -> dict[str, Any] | None:
+        """What the report reveals about predictions, besides what the policy needs."""
+        if self.reveals == "nothing":
+            return None
+        found = {"samples": self.memory.scored, "score": self.memory.score}
+        # By default, weights are sent only where the updates' weights reveal them anyway.
+        if self.reveals == "use" or (self.reveals is None and membership.policy.reports_use):
+            found["use"] = plan.prediction_weights[0].tolist()
+        return found
 
     def _observed(self, membership: Membership, plan: Plan) -> Floats:
         """[1, K] summed losses of the open exchange, NaN for models that are not observed."""
