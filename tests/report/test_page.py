@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,24 +101,6 @@ def test_runs_of_different_metrics_are_refused(runs: list[Path], tmp_path: Path)
     summary.write_text(summary.read_text().replace('"mse"', '"accuracy"'))
     with pytest.raises(InvalidInput, match="accuracy and mse"):
         write_report([runs[0], other], tmp_path / "page.html")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Headless Chromium through its driver."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromium-driver are not installed")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1200,900"):
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield chrome
-    chrome.quit()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import shlex
 from pathlib import Path
@@ -58,11 +59,34 @@ largest_update = 1.0
 # How many earlier versions of the dictionary are kept for a rollback.
 keep = 10
 
+# Who watches this fleet: a page, /metrics for Prometheus and /healthz (docs/deploy.md). `ofms deploy watch` opens it.
+# Port 0: none. `names`: host names, besides addresses and localhost, by which it may be asked for.
+[watch]
+host = "127.0.0.1"
+port = 9095
+names = []
+
 [settings]
 {settings}"""
 
 
 _NO_ROUNDS = "# rounds = 100_000"
+
+
+class WatchTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Where the page, the metrics and the health check are served; port 0 for nowhere."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    names: list[str] = []
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise InvalidInput("watch.port", self.port, "give a port up to 65535, or 0 for none")
+        try:
+            ipaddress.ip_address(self.host)
+        except ValueError:
+            raise InvalidInput("watch.host", self.host, "give the address to listen on, such as 127.0.0.1") from None
 
 
 class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -79,6 +103,7 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     travel: float = 60
     largest_update: float = 1.0
     keep: int = 10
+    watch: WatchTable = WatchTable()
     settings: dict[str, Any] = {}
     trust: TrustTable = TrustTable((), ())
 

@@ -14,6 +14,7 @@ from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.deployment import read_config
 from ofms.coordinator.files import STATE, STATUS
 from ofms.coordinator.roster import Roster
+from ofms.coordinator.watch.metrics import device_state
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.drawing.tables import format_table
@@ -22,6 +23,9 @@ from ofms.storage.files import write_whole
 from ofms.storage.locks import is_locked
 
 _REFUSALS_SHOWN = 10
+# What a status of 0.3.0 does not have.
+_LATER = {"version": "", "task": "", "models": [], "recent": [], "use": {"held": {}, "used": {}, "reporting": 0}}
+_LATER_OF_DEVICES = {"samples": 0, "score": 0.0, "last_samples": 0, "last_score": 0.0}
 
 
 def write_status(
@@ -68,7 +72,8 @@ def read_status(folder: Path) -> dict[str, Any]:
         raise InvalidInput("deployment", folder, "its server has not run yet; start it: ofms deploy server") from None
     except msgspec.DecodeError as error:
         raise InvalidInput("status", folder / STATUS, f"it is damaged ({error}); the server will rewrite it") from None
-    return status | {"running": is_locked(folder / STATE)}
+    devices = [_LATER_OF_DEVICES | device for device in status["devices"]]
+    return _LATER | status | {"devices": devices, "running": is_locked(folder / STATE)}
 
 
 def status_text(status: dict[str, Any]) -> str:
@@ -84,7 +89,7 @@ def status_text(status: dict[str, Any]) -> str:
     rows = [
         [
             device["name"],
-            _where(device, bool(status["running"])),
+            device_state(device, bool(status["running"])),
             f"{device['exchanges'] - device['missed']} of {device['exchanges']}",
             "–" if device["last_exchange"] < 0 else str(device["last_exchange"]),
             human_bytes(device["bytes_down"]),
@@ -99,9 +104,3 @@ def status_text(status: dict[str, Any]) -> str:
     if status["refusals"]:
         lines += ["", f"last {_REFUSALS_SHOWN} rejections:", *status["refusals"][-_REFUSALS_SHOWN:]]
     return "\n".join(lines)
-
-
-def _where(device: dict[str, Any], running: bool) -> str:
-    if device["revoked"]:
-        return "revoked"
-    return "connected" if running and device["node"] is not None else "disconnected"

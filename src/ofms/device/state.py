@@ -20,7 +20,6 @@ from ofms.policies.local_updates import is_control, tunes_pool
 from ofms.policies.observations import Samples
 from ofms.storage.envelope import message_arrays
 
-
 Reveals = Literal["nothing", "score", "use"]
 
 

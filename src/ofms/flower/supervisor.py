@@ -17,6 +17,7 @@ from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.files import AUTHORITY, EVENTS, FLOWER, split_address
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.roster import read_roster
+from ofms.coordinator.watch.server import WatchServer, start_watch
 from ofms.core.errors import InvalidInput
 from ofms.flower.control import Control
 from ofms.flower.errors import ProcessEnded
@@ -56,6 +57,7 @@ class Supervisor:
         self._echoed = self._events_size()
         self._superlink: Process | None = None
         self._control: Control | None = None
+        self._watch: WatchServer | None = None
         self._registered: set[bytes] | None = None
         self._run = 0
         self._refreshed = 0.0
@@ -64,6 +66,9 @@ class Supervisor:
         log = self._home / "superlink.log"
         host = "127.0.0.1" if self.listen in ("0.0.0.0", "::") else self.listen
         try:
+            # First, so that a port in use is said before any process starts.
+            config = self.deployment.config
+            self._watch = start_watch(self.folder, config.watch, [split_address(config.address)[0]])
             command = superlink_command(self.folder, self.listen, self.port)
             self._superlink = Process(command, self._home, log, OFMS_EVENTS=str(self.folder / EVENTS), **_QUIET)
             _wait_for_answer(self._superlink, host, self.port, self.folder / AUTHORITY)
@@ -170,7 +175,15 @@ class Supervisor:
             return PersistentCoordinator(self.deployment, read_only=True).coordinator.exchange
         return -1
 
+    @property
+    def page(self) -> str | None:
+        """The address of the page that shows the fleet; None if it is switched off."""
+        return None if self._watch is None else self._watch.url
+
     def _stop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         if self._superlink is not None:
             self._superlink.stop()
         if self._control is not None:

@@ -71,6 +71,7 @@ def render(runs: Sequence[Result]) -> str:
     one = len(runs) == 1
     subtitle = f"{first.experiment}: {first.clients} clients, {first.rounds} rounds" if one else f"{len(runs)} runs"
     return template.render(
+        style=resources.files("ofms.drawing").joinpath("page.css").read_text("utf-8"),
         title=f"{first.policy} on {first.experiment}" if one else "Runs side by side",
         subtitle=subtitle + (f"{_preset(runs[0])}, seed {first.seed}" if one else ""),
         warnings=_warnings(runs),

@@ -18,4 +18,6 @@ def command(folder: Path, listen: str | None) -> None:
 
     with Supervisor(folder, listen=listen, echo=click.echo) as supervisor:
         click.echo(f"listening on {supervisor.listen}:{supervisor.port}; Ctrl-C stops it, the same command resumes it")
+        if supervisor.page is not None:
+            click.echo(f"watch it on this machine at {supervisor.page}")
         supervisor.run()

@@ -1,0 +1,1 @@
+"""What an operator sees of a fleet: metrics, a health check, a live page and a dashboard; it reads the status alone."""
