@@ -8,6 +8,7 @@ commands/                       freeze, thaw and rollback, until they are execut
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,7 +58,7 @@ class PersistentCoordinator:
             if not read_only:
                 write_roster(self.folder / STATE, deployment.roster)
                 if deployment.complaint:
-                    self.log_event(f"keeping the last valid devices: {deployment.complaint}")
+                    self.log_event(f"keeping the last valid devices: {deployment.complaint}", logging.WARNING)
         except BaseException:
             self.close()
             raise
@@ -73,16 +74,16 @@ class PersistentCoordinator:
         name = self.deployment.roster.devices[client].name
         return name if node is None else f"{name} (node {node})"
 
-    def log_event(self, line: str) -> None:
+    def log_event(self, line: str, level: int = logging.INFO) -> None:
         """Append a line to the event log."""
-        log_event(self.folder / EVENTS, line)
+        log_event(self.folder / EVENTS, line, level)
 
     def refuse(self, client: int, reason: object) -> None:
         """Count and log a rejected message, or part of one."""
         self.records.counts[client].refused += 1
         line = f"exchange {self.coordinator.exchange}: {self.name(client)}: {reason}"
         self.records.refusals = [*self.records.refusals, line][-_MOST_REFUSALS:]
-        self.log_event(line)
+        self.log_event(line, logging.WARNING)
 
     def count(self, client: int, *, down: int = 0, up: int = 0) -> None:
         """Count the bytes of a message."""
@@ -136,11 +137,11 @@ class PersistentCoordinator:
         updates = sum(len(answer.updates) for answer in opened.answers.values())
         closed, names = coordinator.close(), coordinator.fleet.catalogue.names
         for model in closed.diverged:
-            self.log_event(f"exchange {number}: {names[model]} is unchanged: the sum of its updates is not finite")
+            line = f"exchange {number}: {names[model]} is unchanged: the sum of its updates is not finite"
+            self.log_event(line, logging.WARNING)
         for model in closed.restored:
-            self.log_event(
-                f"exchange {number}: {names[model]} goes back to its first version: fine-tuning made it worse"
-            )
+            line = f"exchange {number}: {names[model]} goes back to its first version: fine-tuning made it worse"
+            self.log_event(line, logging.WARNING)
         self._record_exchange(number, opened, updates)
         missed = sorted(opened.grants.keys() - opened.answers.keys())
         line = f"exchange {number}: {len(opened.answers)} of {len(opened.grants)} devices, {updates} updates"
@@ -175,7 +176,7 @@ class PersistentCoordinator:
                 self._run_command(msgspec.json.decode(path.read_bytes(), type=Command))
                 self.save()
             except (InvalidInput, msgspec.DecodeError) as error:
-                self.log_event(f"command {path.name} not executed: {error}")
+                self.log_event(f"command {path.name} not executed: {error}", logging.WARNING)
             path.unlink(missing_ok=True)
 
     def save(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.roster import read_roster
 from ofms.coordinator.transport import Clock, Transport
@@ -50,7 +52,7 @@ class Presence:
             # The roster is being edited or is invalid: keep the last valid one.
             if str(error) != self._complaint:
                 self._complaint = str(error)
-                persistence.log_event(f"keeping the last valid devices: {error}")
+                persistence.log_event(f"keeping the last valid devices: {error}", logging.WARNING)
             return []
         self._complaint = ""
         revoked = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 
@@ -123,6 +124,7 @@ class Scheduler:
             return
         self.waiting[message] = sent
         self.persistence.count(client, down=len(content))
+        self._log(client, f"was sent a message of {len(content)} bytes ({kind})", logging.DEBUG)
 
     def _wait(self) -> None:
         """Process the replies received, or sleep if there are none."""
@@ -151,7 +153,7 @@ class Scheduler:
 
     def _lose(self, sent: Sent, reason: str) -> None:
         """Log an unanswered message; keep a grant of the open exchange, to resend it later."""
-        self._log(sent.client, reason)
+        self._log(sent.client, reason, logging.WARNING)
         again = self._not_before[sent.client] = self.clock.monotonic() + _RETRY_SECONDS
         if sent.kind == "exchange" and sent.exchange == self.coordinator.exchange:
             self.lost.append(replace(sent, until=again))
@@ -166,10 +168,11 @@ class Scheduler:
             raise InvalidInput("node", reply.node, "it answers for another node")
         self.persistence.count(sent.client, up=len(reply.content))
         envelope = decode(reply.content)
+        self._log(sent.client, f"sent {len(reply.content)} bytes ({envelope.kind[:40]})", logging.DEBUG)
         if envelope.kind == "refusal":
-            self._log(sent.client, f"rejected its message: {envelope.values.get('reason')}")
+            self._log(sent.client, f"rejected its message: {envelope.values.get('reason')}", logging.WARNING)
         elif envelope.kind != "nothing" and requested != self.coordinator.next_exchange:
-            self._log(sent.client, f"answered exchange {sent.exchange} too late")
+            self._log(sent.client, f"answered exchange {sent.exchange} too late", logging.WARNING)
         elif envelope.kind != "nothing":
             self.persistence.receive(sent.client, envelope)
 
@@ -186,5 +189,6 @@ class Scheduler:
             self.waiting = {message: sent for message, sent in self.waiting.items() if sent.client not in revoked}
             self.lost = [sent for sent in self.lost if sent.client not in revoked]
 
-    def _log(self, client: int, line: str) -> None:
-        self.persistence.log_event(f"exchange {self.coordinator.exchange}: {self.persistence.name(client)} {line}")
+    def _log(self, client: int, line: str, level: int) -> None:
+        name = self.persistence.name(client)
+        self.persistence.log_event(f"exchange {self.coordinator.exchange}: {name} {line}", level)

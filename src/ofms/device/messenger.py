@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import msgspec
@@ -14,6 +15,8 @@ from ofms.device.membership import read_membership
 from ofms.device.recorder import Recorder
 from ofms.plugins import Trust
 from ofms.storage.envelope import Envelope, decode
+
+_log = logging.getLogger("ofms.device")
 
 
 class Messenger:
@@ -58,6 +61,7 @@ class Messenger:
         with self._guard:
             if state.held_models is None or state.held_models.membership.member != membership.member:
                 state.join(membership, exchange)
+                _log.info("joined deployment %s as client %d", membership.deployment, membership.client)
             elif exchange != state.memory.requested_exchange:
                 state.rejoin(HeldModels(membership, state.held_models.tensors), exchange)
             else:
@@ -85,6 +89,7 @@ class Messenger:
         with self._guard:
             self._state.apply(granted, held_models)
             self._recorder.snapshot()
+        _log.debug("exchange %d: models %s are held", exchange, sorted(granted.versions))
 
     def _report(self, held_models: HeldModels) -> None:
         """End the exchange: fine-tune while predictions continue, then learn, report and request the next one."""
@@ -98,3 +103,4 @@ class Messenger:
         with self._guard:
             self._state.finish_report(held_models, task, deltas, compared)
             self._recorder.snapshot()
+        _log.debug("exchange %d: reported, with updates of models %s", task.exchange, sorted(deltas))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
+import re
 import select
 import signal
 import socket
@@ -26,6 +28,9 @@ _RESTART_SECONDS = 5.0
 # reply to the previous one.
 _MIXED_UP = "Ignoring message"
 _PR_SET_PDEATHSIG = 1
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_FLOWER_LINE = re.compile(r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\s*: ")
+_log = logging.getLogger("ofms.node")
 
 
 def free_port() -> int:
@@ -183,6 +188,14 @@ def keep_node(command: list[str], home: Path, echo: Callable[[str], None]) -> No
             process.stop()
         echo(f"the SuperNode ended; restarting in {_RESTART_SECONDS:.0f} s")
         time.sleep(_RESTART_SECONDS)
+
+
+def relay_line(line: str) -> None:
+    """Log a line of Flower's output through `logging`, with the level that it names."""
+    plain = _COLOURS.sub("", line)
+    found = _FLOWER_LINE.match(plain)
+    level = logging.getLevelNamesMapping()[found["level"] if found is not None else "INFO"]
+    _log.log(level, "%s", plain[found.end() :].strip() if found is not None else plain)
 
 
 def descendants(pid: int) -> set[int]:

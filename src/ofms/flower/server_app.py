@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from flwr.app import Context
@@ -23,7 +24,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         Scheduler(GridTransport(grid), persistence).run()
     except Exception as error:
-        persistence.log_event(f"the server failed: {type(error).__name__}: {error}")
+        persistence.log_event(f"the server failed: {type(error).__name__}: {error}", logging.ERROR)
         raise
     finally:
         persistence.close()

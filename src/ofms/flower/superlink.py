@@ -47,7 +47,7 @@ def log_refusal(who: str, why: str) -> None:
     if now - _logged_at.get(line, -_REPEAT_SECONDS) >= _REPEAT_SECONDS:
         _logged_at[line] = now
         if events := os.environ.get("OFMS_EVENTS"):
-            log_event(Path(events), line)
+            log_event(Path(events), line, logging.WARNING)
 
 
 class Gate:

@@ -6,20 +6,22 @@ from pathlib import Path
 
 import click
 
-from ofms.cli.deploy.common import folder_argument
+from ofms.cli.deploy.common import folder_argument, log_options, start_logs
 
 
 @click.command("device")
 @folder_argument
 @click.option("--store", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The device's store.")
 @click.option("--server", "address", metavar="HOST:PORT", help="The server's address, if not the one in device.toml.")
-def command(folder: Path, store: Path, address: str | None) -> None:
+@log_options
+def command(folder: Path, store: Path, address: str | None, verbose: bool, log_level: str, log_format: str) -> None:
     """Transfer messages between the server and a device's store; FOLDER is created by `ofms deploy keys`."""
     from ofms.coordinator.files import FLOWER, read_device
-    from ofms.flower.processes import free_port, keep_node, supernode_command
+    from ofms.flower.processes import free_port, keep_node, relay_line, supernode_command
     from ofms.storage.files import require_writable
 
+    start_logs(verbose, log_level, log_format)
     entry = read_device(folder)
     require_writable(store)
     arguments = supernode_command(folder.absolute(), store.absolute(), address or entry.server, free_port())
-    keep_node(arguments, store.absolute() / FLOWER, click.echo)
+    keep_node(arguments, store.absolute() / FLOWER, relay_line)

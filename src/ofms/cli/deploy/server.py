@@ -6,18 +6,21 @@ from pathlib import Path
 
 import click
 
-from ofms.cli.deploy.common import folder_argument
+from ofms.cli.deploy.common import folder_argument, log_options, start_logs
 
 
 @click.command("server")
 @folder_argument
 @click.option("--listen", metavar="ADDRESS", help="The address to listen on; all by default.")
-def command(folder: Path, listen: str | None) -> None:
+@log_options
+def command(folder: Path, listen: str | None, verbose: bool, log_level: str, log_format: str) -> None:
     """Run the server of a deployment from its last checkpoint, until its horizon (if it has one) or Ctrl-C."""
+    from ofms.coordinator.events import relay_event
     from ofms.flower.supervisor import Supervisor
 
-    with Supervisor(folder, listen=listen, echo=click.echo) as supervisor:
-        click.echo(f"listening on {supervisor.listen}:{supervisor.port}; Ctrl-C stops it, the same command resumes it")
+    start_logs(verbose, log_level, log_format)
+    with Supervisor(folder, listen=listen, echo=relay_event) as supervisor:
+        relay_event(f"listening on {supervisor.listen}:{supervisor.port}; Ctrl-C stops it, the same command resumes it")
         if supervisor.page is not None:
-            click.echo(f"watch it on this machine at {supervisor.page}")
+            relay_event(f"watch it on this machine at {supervisor.page}")
         supervisor.run()

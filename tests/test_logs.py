@@ -1,0 +1,97 @@
+"""Logs of processes: text or JSON lines, from a level on."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ofms.coordinator.events import log_event, relay_event
+from ofms.core.errors import InvalidInput
+from ofms.core.logs import LEVEL_VARIABLE, configure_logs
+from ofms.flower.processes import relay_line
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """Where logs go; afterwards, logging is as before."""
+    logger = logging.getLogger("ofms")
+    before = logger.handlers[:], logger.level, logger.propagate
+    monkeypatch.setenv(LEVEL_VARIABLE, "info")
+    yield io.StringIO()
+    logger.handlers[:], logger.level, logger.propagate = before
+    logger.setLevel(before[1])
+
+
+def test_text_names_time_and_level(stream: io.StringIO) -> None:
+    configure_logs("info", "text", stream)
+    log = logging.getLogger("ofms.device")
+    log.debug("not shown")
+    log.info("joined\n as %d", 3)
+    log.warning("late")
+    lines = stream.getvalue().splitlines()
+    assert [line.partition(" ")[2] for line in lines] == ["joined as 3", "warning: late"]
+    assert all(len(line.partition(" ")[0]) == 20 for line in lines)
+
+
+def test_json_is_an_object_per_line(stream: io.StringIO) -> None:
+    configure_logs("debug", "json", stream)
+    log = logging.getLogger("ofms.device")
+    log.debug('quotes " and\nlines')
+    try:
+        raise OSError("full")
+    except OSError:
+        log.exception("not written")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["level"], first["logger"], first["message"]) == ("debug", "ofms.device", 'quotes " and\nlines')
+    assert (second["level"], second["message"]) == ("error", "not written: OSError: full")
+
+
+@pytest.mark.parametrize(("level", "form"), [("loud", "text"), ("info", "xml")])
+def test_another_level_or_format_is_refused(level: str, form: str) -> None:
+    with pytest.raises(InvalidInput, match="use one of"):
+        configure_logs(level, form)
+
+
+def test_events_keep_their_time_and_level(stream: io.StringIO, tmp_path: Path) -> None:
+    configure_logs("info", "json", stream)
+    events = tmp_path / "events.log"
+    log_event(events, "the server starts")
+    log_event(events, "message rejected", logging.WARNING)
+    log_event(events, "each message", logging.DEBUG)
+    lines = events.read_text().splitlines()
+    assert [line.partition(" ")[2] for line in lines] == ["the server starts", "warning: message rejected"]
+    for line in lines:
+        relay_event(line.replace(line[:20], "2020-02-29T01:02:03Z"))
+    relay_event("warning: not of the log")
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(each["level"], each["message"]) for each in found] == [
+        ("info", "the server starts"),
+        ("warning", "message rejected"),
+        ("info", "warning: not of the log"),
+    ]
+    assert [each["time"] for each in found[:2]] == ["2020-02-29T01:02:03Z"] * 2
+    configure_logs("warning", "text", stream)
+    log_event(events, "quiet")
+    relay_event("2020-02-29T01:02:03Z exchange 3")
+    assert len(events.read_text().splitlines()) == 2
+    assert len(stream.getvalue().splitlines()) == 3
+    configure_logs("debug", "text", stream)
+    log_event(events, "each message", logging.DEBUG)
+    assert events.read_text().endswith("debug: each message\n")
+
+
+def test_lines_of_flower_keep_their_level(stream: io.StringIO) -> None:
+    configure_logs("info", "json", stream)
+    for line in ("\x1b[92mINFO \x1b[0m:      Starting", "WARNING :   no answer", "DEBUG :     polls", "plain"):
+        relay_line(line)
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(each["level"], each["message"]) for each in found] == [
+        ("info", "Starting"),
+        ("warning", "no answer"),
+        ("info", "plain"),
+    ]
