@@ -44,7 +44,7 @@ with ofms.Device(sys.argv[1], budget=int(sys.argv[2])) as device:
 NAMES = {
     "ofms.flower.superlink": "SuperLink",
     "flwr-serverapp": "server app, while the server runs",
-    "flower-supernode": "SuperNode",
+    "flower.supernode": "SuperNode",
     "flwr-clientapp": "client app, during an exchange",
     "deploy device": "ofms deploy device, which keeps the SuperNode running",
     "import ofms": "a device's program, with PyTorch and its models",

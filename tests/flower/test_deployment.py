@@ -68,7 +68,7 @@ def test_a_deployment_agrees_with_the_simulator(tmp_path: Path) -> None:
 
 def kill_supernode(node: Process) -> None:
     """Kill Flower's process below `ofms deploy device`, which restarts it."""
-    (pid,) = (pid for pid in descendants(node.pid) if b"flower-supernode" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    (pid,) = (pid for pid in descendants(node.pid) if b"flower.supernode" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(pid, signal.SIGKILL)
 
 

@@ -16,7 +16,9 @@ import pytest
 
 from ofms.coordinator.deployment import WatchTable, read_config, write_config
 from ofms.flower.processes import free_port
+from ofms.flower.supervisor import Supervisor
 from tests.deployments import make_fleet
+from tests.other_user import run_as_nobody
 
 
 @pytest.mark.slow
@@ -57,3 +59,19 @@ def health(port: int) -> int | None:
         return error.code
     except OSError:
         return None
+
+
+@pytest.mark.slow
+def test_other_users_of_the_machine_cannot_ask_the_superlink_for_anything(tmp_path: Path) -> None:
+    """Its control API starts runs, with any code, without authentication."""
+    fleet, port = make_fleet(tmp_path / "fleet"), free_port()
+    write_config(fleet, msgspec.structs.replace(read_config(fleet), address=f"127.0.0.1:{port}"))
+    asked = ["curl", "--silent", "--insecure", "--output", "/dev/null", "--write-out", "%{http_code}", "--data", ""]
+    with Supervisor(fleet, echo=lambda line: None):
+        for path in ("/v1/control/list-runs", "/v1/control/start-run", "/v1/runtime/acquire-task"):
+            url = f"https://127.0.0.1:{port}{path}"
+            assert run_as_nobody(*asked, url).stdout == "403"
+            own = subprocess.run([*asked, url], capture_output=True, text=True, check=False).stdout
+            assert own not in ("403", "000"), "this user is served"
+        assert run_as_nobody(*asked, f"https://127.0.0.1:{port}/v1/fleet/activate-node").stdout not in ("403", "000")
+    assert "another user of this machine requested a path" in (fleet / "events.log").read_text()

@@ -42,6 +42,7 @@ from ofms.policies.registry import build_policy, trust_in
 from ofms.runs.schemas import TrustTable
 from ofms.runs.units import parse_budgets
 from ofms.storage.files import new_folder, require_writable, write_whole
+from ofms.storage.private import require_private
 
 _DAYS = 3650
 _PRIVATE = 0o600
@@ -85,7 +86,10 @@ def make_deployment(
     if (folder / SERVER).exists():
         raise InvalidInput("deployment", folder, "it already exists; omit --server to add devices to it")
     _require_policy(config, dictionary.catalogue(), trusted)
-    require_writable(folder)
+    if folder.exists():
+        require_writable(folder)
+    else:
+        require_private(folder)
     key, certificate = _make_authority()
     write_whole(folder / AUTHORITY_KEY, _pem(key), mode=_PRIVATE)
     write_whole(folder / AUTHORITY, certificate.public_bytes(serialization.Encoding.PEM))
@@ -161,7 +165,7 @@ def _write_device(own: Path, authority: Path, file: DeviceFile) -> DeviceEntry:
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    with new_folder(own) as partial:
+    with new_folder(own, private=True) as partial:
         write_whole(partial / DEVICE_KEY, private, mode=_PRIVATE)
         write_whole(partial / AUTHORITY, certificate)
         write_whole(partial / DEVICE_FILE, tomli_w.dumps(msgspec.to_builtins(file)).encode())

@@ -25,8 +25,9 @@ from ofms.coordinator.statistics import MOST_RECENT, Statistics, closed_exchange
 from ofms.coordinator.status import write_status
 from ofms.core.errors import InvalidInput
 from ofms.storage.envelope import Envelope
-from ofms.storage.files import remove_leftovers, require_writable
+from ofms.storage.files import remove_leftovers
 from ofms.storage.locks import FolderLock
+from ofms.storage.private import require_private
 
 _MOST_REFUSALS = 100
 
@@ -38,7 +39,8 @@ class PersistentCoordinator:
         self.deployment, self.folder = deployment, deployment.folder
         self._lock = None
         if not read_only:
-            require_writable(self.folder / STATE / MODELS)
+            require_private(self.folder / STATE)
+            require_private(self.folder / STATE / MODELS, within=self.folder / STATE)
             self._lock = FolderLock(self.folder / STATE)
             for each in (self.folder, self.folder / STATE, self.folder / STATE / MODELS):
                 remove_leftovers(each)

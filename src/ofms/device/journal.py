@@ -22,12 +22,12 @@ _HEAD = struct.Struct("<II")
 class Journal:
     """Append-only records in a file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int = 0o600) -> None:
         self.path = path
         self._waiting: list[JournalRecord] = []
         self._lock = threading.Lock()
         # A truncated record would hide all that follow.
-        self._file = GrowingFile(path, sum(_HEAD.size + len(record) for record in _read_records(path)))
+        self._file = GrowingFile(path, sum(_HEAD.size + len(record) for record in _read_records(path)), mode)
         self._closed = False
 
     @property

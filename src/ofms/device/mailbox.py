@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ofms.storage.files import remove_leftovers, require_writable, write_whole
+from ofms.storage.files import remove_leftovers, write_whole
+from ofms.storage.private import private_mode, require_private
 
 _ENDING = ".safetensors"
 
@@ -18,17 +19,17 @@ class Mailbox:
     """The inbox and the outbox of a store."""
 
     def __init__(self, store: Path) -> None:
-        self.inbox, self.outbox = store / "inbox", store / "outbox"
+        self._store, self.inbox, self.outbox = store, store / "inbox", store / "outbox"
 
     # For the carrier.
 
     def deliver(self, content: bytes) -> str:
         """Put a message into the inbox, replacing older ones; return its name there."""
-        require_writable(self.inbox)
+        mode = self._open(self.inbox)
         remove_leftovers(self.inbox)
         name = f"{time.time_ns():020d}"
         older = self._names()
-        write_whole(self.inbox / (name + _ENDING), content)
+        write_whole(self.inbox / (name + _ENDING), content, mode=mode)
         for each in older:
             self.remove(each)
         return name
@@ -64,16 +65,15 @@ class Mailbox:
 
     def refuse(self, name: str, reason: str) -> None:
         """Record why a message was rejected."""
-        require_writable(self.outbox)
+        mode = self._open(self.outbox)
         for path in self.outbox.glob("refusal-*"):
             path.unlink()
-        write_whole(self._refusal_path(name), reason.encode())
+        write_whole(self._refusal_path(name), reason.encode(), mode=mode)
 
     def send(self, exchange: int, content: bytes) -> None:
         """Put the request for an exchange into the outbox, replacing others."""
         path = self._request_path(exchange)
-        require_writable(self.outbox)
-        write_whole(path, content)
+        write_whole(path, content, mode=self._open(self.outbox))
         for other in self.outbox.glob(f"request-*{_ENDING}"):
             if other != path:
                 other.unlink()
@@ -87,6 +87,12 @@ class Mailbox:
             except FileNotFoundError:
                 continue
         return total
+
+    def _open(self, folder: Path) -> int:
+        """Create a folder of the store for its users alone; the mode of files in it."""
+        require_private(self._store)
+        require_private(folder, within=self._store)
+        return private_mode(folder)
 
     def _names(self) -> list[str]:
         return sorted(path.name.removesuffix(_ENDING) for path in self.inbox.glob(f"[0-9]*{_ENDING}"))

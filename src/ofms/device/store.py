@@ -9,8 +9,9 @@ from ofms.core.errors import InvalidInput
 from ofms.device.journal import FLUSH_SECONDS, Journal, read_records
 from ofms.device.journal_records import JournalRecord
 from ofms.storage.envelope import Envelope, decode, encode
-from ofms.storage.files import remove_leftovers, require_writable, write_whole
+from ofms.storage.files import remove_leftovers, write_whole
 from ofms.storage.locks import FolderLock
+from ofms.storage.private import private_mode, require_private
 
 _SNAPSHOT, _MODELS = "snapshot.safetensors", "models"
 
@@ -20,7 +21,9 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        require_writable(folder / _MODELS)
+        require_private(folder)
+        require_private(folder / _MODELS, within=folder)
+        self._mode = private_mode(folder)
         self._lock = FolderLock(folder)
         for each in (folder, folder / _MODELS):
             remove_leftovers(each)
@@ -54,9 +57,9 @@ class Store:
         """Write a snapshot, start a new journal, and remove files that are no longer needed."""
         self._number += 1
         content = encode(Envelope(snapshot.kind, {**snapshot.values, "number": self._number}, snapshot.arrays))
-        write_whole(self.folder / _SNAPSHOT, content)
+        write_whole(self.folder / _SNAPSHOT, content, mode=self._mode)
         self._close_journal()
-        self._journal = Journal(self._journal_path)
+        self._journal = Journal(self._journal_path, self._mode)
         for path in self.folder.glob("journal-*"):
             if path != self._journal.path:
                 path.unlink()
@@ -67,7 +70,7 @@ class Store:
 
     def records(self) -> list[JournalRecord]:
         """The journal since the snapshot; later records are appended to it."""
-        self._journal = Journal(self._journal_path)
+        self._journal = Journal(self._journal_path, self._mode)
         return read_records(self._journal_path)
 
     def append(self, record: JournalRecord) -> int:
@@ -85,7 +88,7 @@ class Store:
 
     def keep_model(self, model: int, version: int, content: bytes) -> None:
         """Write the file of a model as received."""
-        write_whole(self._model_path(model, version), content)
+        write_whole(self._model_path(model, version), content, mode=self._mode)
 
     def model(self, model: int, version: int) -> bytes:
         """The file of a model."""

@@ -20,6 +20,7 @@ import psutil
 
 from ofms.coordinator.files import AUTHORITY, CERTIFICATE, CERTIFICATE_KEY, DEVICE_KEY, FLOWER
 from ofms.core.errors import InvalidInput
+from ofms.storage.private import require_private
 
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 1.0
@@ -43,7 +44,7 @@ def free_port() -> int:
 
 def environment(home: Path) -> dict[str, str]:
     """The environment of Flower's processes: no telemetry, no update check, its files in `home`."""
-    home.mkdir(parents=True, exist_ok=True)
+    require_private(home)
     # Flower's processes start each other by name.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return os.environ | {
@@ -81,7 +82,7 @@ def supernode_command(device: Path, store: Path, server: str, port: int) -> list
         "--node-config": f"store='{store}'",
         "--port": str(port),
     }
-    return [str(Path(sys.executable).parent / "flower-supernode"), *(part for each in options.items() for part in each)]
+    return [sys.executable, "-m", "ofms.flower.supernode", *(part for each in options.items() for part in each)]
 
 
 class Process:

@@ -3,8 +3,8 @@
     python -m ofms.flower.superlink [the options of flower-superlink]
 
 On one port, the SuperLink serves nodes (`/v1/fleet`), the apps that it runs (`/v1/runtime`) and the control API
-(`/v1/control`), which starts runs and registers nodes without authentication. Here, requests from other machines reach
-only `/v1/fleet`. Rejected nodes are logged in the file that `OFMS_EVENTS` names.
+(`/v1/control`), which starts runs and registers nodes without authentication. Here, requests from other machines and
+from other users of this one reach only `/v1/fleet`. Rejected nodes are logged in the file that `OFMS_EVENTS` names.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
 from ofms.coordinator.events import log_event
+from ofms.flower.local_users import is_own_connection
 
 _FOR_ALL = ("/v1/fleet/", "/health")
 _REPEAT_SECONDS = 60.0
@@ -51,7 +52,7 @@ def log_refusal(who: str, why: str) -> None:
 
 
 class Gate:
-    """Middleware: rejects requests of other machines outside `/v1/fleet`, and logs rejected nodes."""
+    """Middleware: outside `/v1/fleet`, rejects other machines and this one's other users; logs rejected nodes."""
 
     def __init__(self, app: Application) -> None:
         self.app = app
@@ -65,6 +66,10 @@ class Gate:
         if not allowed(path, client, scope.get("server")):
             log_refusal(who, "it requested a path reserved for this machine")
             await PlainTextResponse("allowed only from the server's own machine", status_code=403)(scope, receive, send)
+            return
+        if not _is_for_all(path) and (client is None or not is_own_connection(client, scope["server"])):
+            log_refusal(who, "another user of this machine requested a path reserved for the server's own")
+            await PlainTextResponse("allowed only for the server's own user", status_code=403)(scope, receive, send)
             return
 
         async def watched(event: Any) -> None:
@@ -87,7 +92,7 @@ def allowed(path: str, client: tuple[str, int] | None, server: tuple[str, int | 
     >>> allowed("/v1/control/run", ("10.0.0.7", 1), ("10.0.0.7", 9092))
     True
     """
-    if path.startswith(_FOR_ALL) and ".." not in path:
+    if _is_for_all(path):
         return True
     if client is None:
         return False
@@ -96,6 +101,10 @@ def allowed(path: str, client: tuple[str, int] | None, server: tuple[str, int | 
     address = ipaddress.ip_address(client[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
+
+
+def _is_for_all(path: str) -> bool:
+    return path.startswith(_FOR_ALL) and ".." not in path
 
 
 class Handshake(ssl.SSLObject):

@@ -22,8 +22,8 @@ from ofms.core.errors import InvalidInput
 from ofms.flower.control import Control
 from ofms.flower.errors import ProcessEnded
 from ofms.flower.processes import Process, superlink_command
-from ofms.storage.files import require_writable
 from ofms.storage.locks import FolderLock
+from ofms.storage.private import require_private
 
 _POLL_SECONDS = 1.0
 _REFRESH_SECONDS = 2.0
@@ -52,7 +52,7 @@ class Supervisor:
         host, self.port = split_address(self.deployment.config.address)
         self.listen = listen or ("127.0.0.1" if host in ("127.0.0.1", "localhost") else "0.0.0.0")
         self._home = self.folder / FLOWER
-        require_writable(self._home)
+        require_private(self._home)
         self._lock = FolderLock(self._home)
         self._echoed = self._events_size()
         self._superlink: Process | None = None

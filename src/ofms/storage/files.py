@@ -40,8 +40,11 @@ def is_vacant(folder: Path) -> bool:
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `folder` when the block succeeds and removed when it fails."""
+def new_folder(folder: Path, *, private: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `folder` when the block succeeds and removed when it fails.
+
+    Other users of the machine cannot open a `private` one.
+    """
     require_writable(folder.parent)
     with waiting_lock(folder):
         if folder.exists() and (not folder.is_dir() or not is_vacant(folder)):
@@ -49,7 +52,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         partial = _partial_path(folder)
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            partial.mkdir()
+            partial.mkdir(mode=0o700 if private else 0o777)
             yield partial
             if folder.exists():
                 shutil.rmtree(folder)
@@ -60,16 +63,16 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def adding_to(folder: Path, *, last: str) -> Iterator[Path]:
+def adding_to(folder: Path, *, last: str, private: bool = False) -> Iterator[Path]:
     """Yield a temporary folder whose content is moved into `folder` when the block succeeds and removed when it fails.
 
     Nothing is replaced. The file `last` is moved last, so that a folder that has it has all of it.
     """
     if is_vacant(folder):
-        with new_folder(folder) as partial:
+        with new_folder(folder, private=private) as partial:
             yield partial
         return
-    with new_folder(folder / ".new") as partial:
+    with new_folder(folder / ".new", private=private) as partial:
         yield partial
         taken = [path.name for path in partial.iterdir() if (folder / path.name).exists()]
         if taken:

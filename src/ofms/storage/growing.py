@@ -15,11 +15,15 @@ class GrowingFile:
     ----------
     size
         The bytes of it that count; later ones, such as those of a truncated record, are dropped.
+    mode
+        Of the file, whatever the umask is; by default, what that leaves.
     """
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, mode: int = 0o666) -> None:
         self.path, self.size = path, size
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+        if mode != 0o666:
+            os.fchmod(self._descriptor, mode)
         self._cut()
 
     def append(self, content: bytes) -> None:

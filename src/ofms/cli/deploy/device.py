@@ -18,10 +18,10 @@ def command(folder: Path, store: Path, address: str | None, verbose: bool, log_l
     """Transfer messages between the server and a device's store; FOLDER is created by `ofms deploy keys`."""
     from ofms.coordinator.files import FLOWER, read_device
     from ofms.flower.processes import free_port, keep_node, relay_line, supernode_command
-    from ofms.storage.files import require_writable
+    from ofms.storage.private import require_private
 
     start_logs(verbose, log_level, log_format)
     entry = read_device(folder)
-    require_writable(store)
+    require_private(store)
     arguments = supernode_command(folder.absolute(), store.absolute(), address or entry.server, free_port())
     keep_node(arguments, store.absolute() / FLOWER, relay_line)

@@ -71,7 +71,7 @@ def command(
     else:
         given: dict[str, Any] = {"policy": policy, "settings": settings, "interval": interval, "rounds": rounds}
         # All of it or nothing: a device that is refused leaves no deployment behind.
-        with adding_to(folder, last=SERVER) as partial:
+        with adding_to(folder, last=SERVER, private=True) as partial:
             make_deployment(partial, address, models, hosts=hosts, trust=trust, **given)
             write_app(partial / APP)
             change_devices(partial, devices, revoke, address)
