@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ofms.coordinator.files import STATUS
 from ofms.coordinator.status import read_status
-from ofms.coordinator.watch.metrics import Metric, metrics_text
+from ofms.coordinator.watch.metrics import Metric, metrics_of, metrics_text
 from tests.watched_fleet import watched_fleet
 
 
@@ -82,3 +82,10 @@ def test_a_status_of_an_earlier_server_is_read(tmp_path: Path) -> None:
     found = samples(metrics_text(read_status(folder)))
     assert found["ofms_exchanges_total",] == 4
     assert not any(key[0] == "ofms_device_score" for key in found)
+
+
+def test_every_metric_is_documented(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    with watched_fleet(tmp_path) as folder:
+        for metric in metrics_of(read_status(folder)):
+            assert f"`{metric.name.removeprefix('ofms_')}`" in page
