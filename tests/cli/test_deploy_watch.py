@@ -77,3 +77,13 @@ def test_a_faulty_table_is_refused(
     rest = text[2][text[2].index("\n[") :]
     (fleet / "server.toml").write_text(f"{text[0]}[watch]\n{table}\n{rest}")
     assert_refused(capsys, run("deploy", "server", fleet), message)
+
+
+def test_the_status_shows_what_devices_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with watched_fleet(tmp_path, exchanges=1) as folder:
+        capsys.readouterr()
+        assert run("deploy", "status", folder) == 0
+        head, _, *rows = capsys.readouterr().out.splitlines()[2:6]
+        device = json.loads((folder / "status.json").read_text())["devices"][0]
+    assert "squared error" in head
+    assert f"{device['last_score'] / device['last_samples']:.3g}" in rows[0]

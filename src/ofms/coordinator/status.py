@@ -14,7 +14,7 @@ from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.deployment import read_config
 from ofms.coordinator.files import STATE, STATUS
 from ofms.coordinator.roster import Roster
-from ofms.coordinator.watch.metrics import device_state
+from ofms.coordinator.watch.metrics import device_state, last_score
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.drawing.tables import format_table
@@ -90,6 +90,7 @@ def status_text(status: dict[str, Any]) -> str:
         [
             device["name"],
             device_state(device, bool(status["running"])),
+            _score(last_score(device), status["task"]),
             f"{device['exchanges'] - device['missed']} of {device['exchanges']}",
             "–" if device["last_exchange"] < 0 else str(device["last_exchange"]),
             human_bytes(device["bytes_down"]),
@@ -99,8 +100,15 @@ def status_text(status: dict[str, Any]) -> str:
         ]
         for device in status["devices"]
     ]
-    table = format_table(["device", "", "answered", "last", "down", "up", "held", "rejected"], rows)
+    score = "accuracy" if status["task"] == "classification" else "squared error"
+    table = format_table(["device", "", score, "answered", "last", "down", "up", "held", "rejected"], rows)
     lines = [head, "", table]
     if status["refusals"]:
         lines += ["", f"last {_REFUSALS_SHOWN} rejections:", *status["refusals"][-_REFUSALS_SHOWN:]]
     return "\n".join(lines)
+
+
+def _score(score: float | None, task: str) -> str:
+    if score is None:
+        return "–"
+    return f"{100 * score:.1f} %" if task == "classification" else f"{score:.3g}"

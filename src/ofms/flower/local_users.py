@@ -29,20 +29,24 @@ def is_own_connection(client: Address, server: Address) -> bool:
 def owner_of(client: Address, server: Address) -> int | None:
     """The user whose socket is connected from `client` to `server`, both of this machine; None if there is none."""
     wanted = _plain(client), _plain(server)
-    for local, remote, owner in _sockets():
+    for local, remote, owner in _sockets(client[1]):
         if (local, remote) == wanted:
             return owner
     return None
 
 
-def _sockets() -> Iterator[tuple[Address, Address, int]]:
-    """The TCP sockets of this machine's processes: own address, other address, owner."""
+def _sockets(port: int) -> Iterator[tuple[Address, Address, int]]:
+    """The TCP sockets of this machine's processes with a port: own address, other address, owner."""
+    wanted = f":{port:04X} "
     for table in _TABLES:
         try:
             lines = table.read_text().splitlines()[1:]
         except FileNotFoundError:
             continue
         for line in lines:
+            # A busy server has thousands of them.
+            if wanted not in line:
+                continue
             fields = line.split()
             # The kernel gives closed sockets, which no process has (inode 0), to root.
             if fields[9] != "0":
