@@ -86,10 +86,8 @@ def make_deployment(
     if (folder / SERVER).exists():
         raise InvalidInput("deployment", folder, "it already exists; omit --server to add devices to it")
     _require_policy(config, dictionary.catalogue(), trusted)
-    if folder.exists():
-        require_writable(folder)
-    else:
-        require_private(folder)
+    # A folder that exists may have other things in it.
+    (require_writable if folder.exists() else require_private)(folder)
     key, certificate = _make_authority()
     write_whole(folder / AUTHORITY_KEY, _pem(key), mode=_PRIVATE)
     write_whole(folder / AUTHORITY, certificate.public_bytes(serialization.Encoding.PEM))
