@@ -20,7 +20,7 @@ from ofms.compute.cached import CachedCompute, make_cached_compute
 from ofms.compute.factory import make_compute
 from ofms.compute.output_file import make_room
 from ofms.compute.threads import ThreadedCompute
-from ofms.core.errors import InvalidInput, NotFinite
+from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.data.folder import cache_folder
 from ofms.data.stream import Stream
@@ -139,7 +139,7 @@ def test_evaluations_agree_without_hindsight(problem: str, dtype: torch.dtype) -
     for is_cached in (False, True):
         with make_compute(dictionary, stream, dtype=dtype, cached=is_cached) as compute:
             assert isinstance(compute, CachedCompute if is_cached else ThreadedCompute)
-            found.append(compute.evaluate((3, 8), held, weights, observed=held, hindsight=False).result())
+            found.append(compute.evaluate((3, 8), held, weights, hindsight=False).result())
             states = [compute.state(model) for model in range(len(dictionary))]
             for model, tensors in enumerate(states):
                 compute.load_state(model, tensors)
@@ -165,9 +165,9 @@ def test_late_outputs_are_those_of_the_networks_on_past_samples(problem: str, is
     weights = held / held.sum(axis=1, keepdims=True)
     with make_compute(dictionary, stream, cached=is_cached) as compute:
         assert isinstance(compute, CachedCompute if is_cached else ThreadedCompute)
-        found = compute.evaluate((5, 8), held, weights, observed=held, hindsight=True, pooling="log", late=late)
+        found = compute.evaluate((5, 8), held, weights, hindsight=True, pooling="log", late=late)
         evaluation = found.result()
-        unasked = compute.evaluate((5, 8), held, weights, observed=held, hindsight=True, pooling="log").result()
+        unasked = compute.evaluate((5, 8), held, weights, hindsight=True, pooling="log").result()
     assert unasked.outputs is None
     assert evaluation.scores.tobytes() == unasked.scores.tobytes()
     length = int(np.where(held, late, 0).max()) + 3
@@ -324,17 +324,17 @@ def test_the_same_outputs_are_not_computed_twice_at_a_time(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("folder")
-def test_losses_that_are_not_finite_are_refused_only_if_observed() -> None:
+def test_outputs_that_are_not_finite_have_finite_losses() -> None:
     dictionary, stream = regression_problem()
     networks = {model.name: model.module for model in dictionary.models} | {"net1": _Power(-10_000)}
     dictionary = Dictionary.from_modules(networks, task="regression")
     held = np.zeros((stream.clients, len(dictionary)), dtype=np.bool_)
     held[:, 0] = True
     compute = made(dictionary, stream)
-    found = compute.evaluate((0, 4), held, held.astype(np.float64), observed=held, hindsight=True).result()
+    found = compute.evaluate((0, 4), held, held.astype(np.float64), hindsight=True).result()
     assert np.isfinite(found.scores).all()
-    with pytest.raises(NotFinite, match="with net1 in round"):
-        compute.evaluate((0, 4), ~held, held.astype(np.float64), observed=~held, hindsight=True).result()
+    assert np.isfinite(found.losses).all()
+    assert np.isnan(found.model_scores[..., 1]).any(), "the model has no score of its own"
 
 
 def test_no_workers_are_refused() -> None:

@@ -36,12 +36,10 @@ def train_and_evaluate(problem: str, workers: int) -> tuple[Evaluation, list[Ten
     compute: Compute
     with ThreadedCompute(dictionary, stream, device="cpu", workers=workers) as compute:
         for local in LOCAL:
-            updates = compute.update(window, weights, local, weights).result()
+            updates = compute.update(window, weights, local, weights).result().updates
             compute.apply(updates, np.full(models, 0.5))
         adaptation = Adaptation(window, 0.1)
-        evaluation = compute.evaluate(
-            (5, 7), held, weights, observed=held, hindsight=True, adaptation=adaptation
-        ).result()
+        evaluation = compute.evaluate((5, 7), held, weights, hindsight=True, adaptation=adaptation).result()
         return evaluation, [compute.state(model) for model in range(models)]
 
 
@@ -86,7 +84,7 @@ def test_a_client_predicts_with_the_weighted_mean_of_its_models() -> None:
     weights[0, [1, 4]] = [0.25, 0.75]
     weights[1, 2] = 1.0
     with ThreadedCompute(dictionary, stream) as compute:
-        found = compute.evaluate((1, 3), weights > 0, weights, observed=weights > 0, hindsight=False).result()
+        found = compute.evaluate((1, 3), weights > 0, weights, hindsight=False).result()
     x = torch.from_numpy(stream.x[:, 1:3])
     with torch.no_grad():
         outputs = [model.module(x).double().numpy()[..., 0] for model in dictionary.models]
@@ -111,9 +109,7 @@ def test_classes_are_pooled_by_their_mean_log_probabilities_or_probabilities() -
     with ThreadedCompute(dictionary, stream) as compute:
         pooling: Pooling
         for pooling in ("log", "mean"):
-            found = compute.evaluate(
-                (2, 4), weights > 0, weights, observed=weights > 0, hindsight=False, pooling=pooling
-            ).result()
+            found = compute.evaluate((2, 4), weights > 0, weights, hindsight=False, pooling=pooling).result()
             expected = pools[pooling]
             losses = torch.nn.functional.cross_entropy(expected, torch.from_numpy(y).flatten(), reduction="none")
             assert found.prediction_losses == pytest.approx(losses.reshape(y.shape).numpy(), rel=1e-5)

@@ -296,7 +296,7 @@ def test_a_model_that_would_not_stay_finite_is_not_updated(local: LocalFleet) ->
     for delta in answer.updates[model].delta.values():
         delta.fill_(3e38)
     object.__setattr__(answer.updates[model], "weight", 1e30)
-    assert local.coordinator.close().diverged == [model]
+    assert local.coordinator.close().quarantined == [model]
     assert local.parameters()[model] == before[model]
     assert local.parameters() != before, "other models are updated"
 

@@ -11,7 +11,9 @@ import torch
 
 import ofms
 from ofms.compute.tasks import sample_losses, without_overflow
+from ofms.core.pooling import LARGEST, within_range
 from ofms.core.selection import draw_model, probabilities
+from ofms.policies import MODULES
 from ofms.policies.exp3 import Exp3
 from tests.problems import regression_problem
 
@@ -49,17 +51,19 @@ def test_a_loss_that_overflows_counts_as_1(bound: str, given: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("given", [{}, {"loopback": True}, {"cache": True}], ids=["fused", "loopback", "cached"])
-def test_a_raw_loss_that_overflows_is_not_learnt(given: dict[str, Any]) -> None:
-    with pytest.raises(ofms.NotFinite, match=r"with net0 in round 1 is 9\.99.*e\+49; it was not used for learning"):
-        ofms.simulate(
-            models=with_a_far_model(),
-            stream=STREAM,
-            policy="follow-the-leader",
-            loss_bound="raw",
-            budget="3",
-            bandwidth="100%",
-            **given,
-        )
+def test_a_raw_loss_that_overflows_counts_as_the_largest(given: dict[str, Any]) -> None:
+    result = ofms.simulate(
+        models=with_a_far_model(),
+        stream=STREAM,
+        policy="follow-the-leader",
+        loss_bound="raw",
+        budget="3",
+        bandwidth="100%",
+        history=4,
+        **given,
+    )
+    assert np.isfinite(result.regret()).all()
+    assert not result.history["prediction_weights"][10:, :, 0].any(), "it is not chosen again"
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e19, 1e30, 3e38])
@@ -78,12 +82,14 @@ def test_losses_agree_with_double_precision(scale: float) -> None:
     assert squares == pytest.approx(sample_losses(values.double(), wanted.double(), "regression").numpy(), rel=1e-6)
 
 
-def test_outputs_that_are_not_finite_keep_their_loss() -> None:
-    outputs = np.array([[np.inf], [np.nan], [1.0]], dtype=np.float32)
-    losses = without_overflow(np.array([np.inf, np.nan, 1.0]), outputs, np.zeros(3), "regression")
-    assert np.isinf(losses[0])
-    assert np.isnan(losses[1])
-    assert losses[2] == 1.0
+def test_outputs_that_are_not_finite_count_as_the_largest_numbers() -> None:
+    values = within_range(np.array([[np.inf], [-np.inf], [np.nan], [1.0]], dtype=np.float32))
+    assert values[:, 0].tolist() == [LARGEST, -LARGEST, LARGEST, 1.0]
+    losses = without_overflow(np.array([np.inf, np.nan, 1.0]), values[1:], np.zeros(3), "regression")
+    assert losses == pytest.approx([LARGEST**2, LARGEST**2, 1.0])
+    logits = within_range(np.array([[np.nan, 0.0], [np.nan, np.nan], [np.inf, 0.0]], dtype=np.float32))
+    chances = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    assert (chances / chances.sum(axis=1, keepdims=True)).tolist() == [[0, 1], [0.5, 0.5], [1, 0]]
 
 
 def exp3_run(rule: Exp3, losses: Any, rounds: int, models: int) -> np.ndarray[Any, Any]:
@@ -129,12 +135,30 @@ def test_a_subset_of_underflowed_mass_is_renormalised() -> None:
     assert draw_model(pmf, np.array([0.999999])).tolist() == [2]
 
 
-def test_a_loss_that_is_no_number_is_never_learnt() -> None:
-    """Elsewhere a reward of NaN pins the choice for ever; here the run ends and names the model."""
-    stream = ofms.Stream(STREAM.x, STREAM.y, "regression")
-    models = with_a_far_model()
-    first, *others = models.models
-    tensors = {name: torch.full_like(tensor, 3e38) for name, tensor in first.tensors.items()}
-    broken = replace(models, models=(replace(first, tensors=tensors), *others))
-    with pytest.raises(ofms.NotFinite, match=r"with net0 in round .*; it was not used for learning"):
-        ofms.simulate(models=broken, stream=stream, policy="follow-the-leader", budget="3", bandwidth="100%")
+def with_a_broken_model(value: float) -> ofms.Dictionary:
+    """The first model's outputs are not finite."""
+    first, *others = DICTIONARY.models
+    tensors = {name: torch.full_like(tensor, value) for name, tensor in first.tensors.items()}
+    return replace(DICTIONARY, models=(replace(first, tensors=tensors), *others))
+
+
+@pytest.mark.parametrize("given", [{}, {"loopback": True}], ids=["fused", "loopback"])
+@pytest.mark.parametrize("policy", sorted(set(MODULES) - {"rms-ft", "fed-omd", "perfedavg"}))
+def test_a_reward_that_is_no_number_does_not_pin_the_choice(policy: str, given: dict[str, Any]) -> None:
+    """Elsewhere a reward of NaN stays the largest for ever. The other policies have one model, or choose at random."""
+    settings: dict[str, Any] = {"exploration": 2} if policy == "explore-then-commit" else {}
+    result = ofms.simulate(
+        models=with_a_broken_model(3e38),
+        stream=STREAM,
+        policy=policy,
+        budget="3",
+        bandwidth="100%",
+        history=4,
+        **settings,
+        **given,
+    )
+    assert np.isfinite(result.score).all()
+    assert np.isfinite(result.regret()).all()
+    assert np.isfinite(result.figures["best_in_hindsight"])
+    chosen = result.history["prediction_weights"][:, :, 0].mean(axis=1)
+    assert chosen[20:].mean() < 0.1, "it is hardly chosen any more"

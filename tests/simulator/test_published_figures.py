@@ -30,7 +30,7 @@ def test_the_papers_models_predict_no2_and_not_co(reference_folder: Path, monkey
         held = np.ones((100, len(dictionary)), dtype=np.bool_)
         weights = held / held.sum(axis=1, keepdims=True)
         with ThreadedCompute(dictionary, stream) as compute:
-            losses = compute.evaluate((0, 200), held, weights, observed=held, hindsight=False).result().losses
+            losses = compute.evaluate((0, 200), held, weights, hindsight=False).result().losses
         return [1e3 * float(error) for error in losses.mean(axis=(0, 1))]
 
     no2 = errors()

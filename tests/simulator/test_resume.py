@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 
 import ofms
 from ofms.cli import _main
+from ofms.compute.momentum import Momentum
 from ofms.policies import MODULES
 from ofms.policies.registry import setting_names
 from ofms.runs.folder import RunFolder
@@ -61,6 +63,30 @@ def test_a_run_stopped_twice_gives_the_same_bits(
     ofms.simulate(resume=tmp_path / "parts", **inputs)
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
     assert not (tmp_path / "parts" / "checkpoint").exists(), "a finished run needs none"
+
+
+def test_a_resumed_server_keeps_its_momentum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, the steps after the checkpoint are others: the run must not be the same by chance."""
+    dictionary, stream = regression_problem(rounds=24)
+    inputs: dict[str, Any] = {"models": dictionary, "stream": stream}
+    options: dict[str, Any] = {"budget": "3", "bandwidth": "100%", "policy": "late-hedge", "momentum": 0.9}
+    options |= {"window": 8, "warm_up": 2, "tune_every": 1, "control_every": 0}
+    ofms.simulate(out=tmp_path / "whole", **inputs, **options)
+
+    def resumed(name: str) -> dict[str, object]:
+        with pytest.MonkeyPatch.context() as patch:
+            stop_after(patch, 12)
+            with pytest.raises(RunInterrupted):
+                ofms.simulate(out=tmp_path / name, **inputs, **options)
+        state = safetensors.numpy.load_file(next((tmp_path / name / "checkpoint").glob("*.safetensors")))
+        momentum = [array for key, array in state.items() if key.startswith("simulation.momentum.")]
+        assert any(array.any() for array in momentum)
+        ofms.simulate(resume=tmp_path / name, **inputs)
+        return files(tmp_path / name)
+
+    assert resumed("parts") == files(tmp_path / "whole")
+    monkeypatch.setattr(Momentum, "load_arrays", lambda *given: None)
+    assert resumed("without momentum") != files(tmp_path / "whole"), "momentum matters"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 15))])

@@ -7,18 +7,18 @@ so the figures of such a run agree with those of a direct one up to rounding.
 from __future__ import annotations
 
 import os
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 import numpy as np
 import torch
 
-from ofms.compute.checks import require_finite_losses, require_fit
+from ofms.compute.checks import require_fit
 from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.networks import Networks
 from ofms.compute.output_file import make_room, output_file, read_outputs, write_outputs
 from ofms.compute.outputs import ModelOutputs
-from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, Tensors
+from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, Summed, Tensors
 from ofms.compute.samples import Samples, to_array
 from ofms.compute.tasks import sample_losses
 from ofms.core.errors import InvalidInput
@@ -71,7 +71,6 @@ class CachedCompute:
         held: Flags,
         prediction_weights: Floats,
         *,
-        observed: Flags,
         hindsight: bool,
         adaptation: Adaptation | None = None,
         pooling: Pooling = "mean",
@@ -89,7 +88,6 @@ class CachedCompute:
             outputs, losses = self._outputs_and_losses(*span)
             clients, models = np.arange(held.shape[0]), list(range(held.shape[1]))
             builder.add(models, clients, held | hindsight, outputs, losses)
-            require_finite_losses(builder.losses, observed, [model.name for model in self.models], span[0])
             client_scores, prediction_losses = builder.client_scores()
             return Evaluation(
                 scores=client_scores,
@@ -104,13 +102,13 @@ class CachedCompute:
 
     def update(
         self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
-    ) -> Pending[Any]:
+    ) -> Pending[Summed]:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 
-    def sizes(self, updates: Any, directions: Any) -> tuple[Floats, Floats, Floats]:
+    def sizes(self, updates: dict[int, Tensors], directions: dict[int, Tensors]) -> tuple[Floats, Floats, Floats]:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 
-    def apply(self, directions: Any, step: Floats) -> None:
+    def apply(self, directions: dict[int, Tensors], step: Floats) -> None:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 
     def state(self, model: int) -> Tensors:

@@ -1,21 +1,17 @@
-"""Check that models fit the samples, and that losses and updates are finite."""
+"""Check that models fit the samples, and that tensors are finite."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 
-from ofms.core.errors import InvalidInput, NotFinite
+from ofms.core.errors import InvalidInput
 from ofms.core.failures import describe_failure
-from ofms.core.typing import Flags, Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
-
-# A loss beyond single precision: bounded it counts as 1, raw it is not learnt from.
-MOST_RAW_LOSS = float(np.finfo(np.float32).max)
 
 
 def require_fit(dictionary: Dictionary, stream: Stream) -> None:
@@ -49,32 +45,9 @@ def require_fit(dictionary: Dictionary, stream: Stream) -> None:
         raise InvalidInput("stream targets", int(stream.y.max()), f"the models predict classes 0 to {width - 1}")
 
 
-def require_finite_losses(
-    losses: Floats, observed: Flags, names: Sequence[str], first: int, most: float = math.inf
-) -> None:
-    """Reject [N, n, K] losses of observed models that are not finite, or above `most`, before any learning."""
-    broken = ~(np.isfinite(losses) & (losses <= most)) & observed[:, None]
-    if broken.any():
-        row, step, model = (int(index) for index in np.argwhere(broken)[0])
-        raise NotFinite(
-            f"the loss of client {row} with {names[model]} in round {first + step + 1} is "
-            f"{losses[row, step, model]}; it was not used for learning",
-            row,
-        )
-
-
 def is_finite(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether all values are finite: one pass, and a second one only if a sum overflows."""
     every = list(tensors)
     if math.isfinite(sum(float(tensor.sum()) for tensor in every)):
         return True
     return all(bool(torch.isfinite(tensor).all()) for tensor in every)
-
-
-def not_finite_update(name: str, client: int, weight: float, window_stop: int) -> NotFinite:
-    """The error for an update that is not finite."""
-    return NotFinite(
-        f"the update of {name} in round {window_stop} is not finite (client {client}, weight {weight:.3g}): "
-        "lower fine_tuning_rate or local_rate, or cap the importance weights",
-        client,
-    )

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from ofms.compute.tasks import scores, softmax, without_overflow
-from ofms.core.pooling import Pooling, pool_gradient, pool_loss, poolable
+from ofms.core.pooling import Pool, Pooling, pool_gradient, pool_loss, poolable, within_range
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.models.dictionary import Task
 
@@ -40,11 +40,13 @@ class EvaluationBuilder:
     def add(self, models: list[int], rows: Integers, wanted: Flags, outputs: AnyArray, losses: AnyArray) -> None:
         """Add [m, n, M, C] outputs and [m, n, M] losses of M models for m clients, as far as [m, M] `wanted`."""
         place = np.ix_(rows, np.arange(self.targets.shape[1]), np.array(models))
-        targets = self.targets[rows][..., None]
+        targets, found = self.targets[rows][..., None], outputs
+        outputs = within_range(found)
         self.losses[place] = np.where(wanted[:, None], without_overflow(losses, outputs, targets, self.task), np.nan)
         each = scores(outputs, targets, self.task)
-        known = wanted[:, None] & np.isfinite(outputs[..., 0])
-        self.model_scores[place] = np.where(known, each, np.nan)
+        if outputs is not found:
+            each = np.where(np.isfinite(found).all(axis=-1), each, np.nan)
+        self.model_scores[place] = np.where(wanted[:, None], each, np.nan)
         if self._outputs_of is not None:
             asked = wanted & self._outputs_of[np.ix_(rows, np.array(models))]
             whole = self._all_outputs(outputs.shape[-1], outputs.dtype)
@@ -63,9 +65,10 @@ class EvaluationBuilder:
     def client_scores(self) -> tuple[Floats, Floats]:
         """[N, n] the scores and the losses of the mixed predictions."""
         parts = [(model, *part) for model in sorted(self._predicting) for part in self._predicting[model]]
-        mixed = np.zeros((*self.targets.shape, parts[0][2].shape[-1] if parts else 1))
+        pool = Pool((*self.targets.shape, parts[0][2].shape[-1] if parts else 1))
         for model, rows, outputs in parts:
-            mixed[rows] += self.prediction_weights[rows, model][:, None, None] * self._mixable(outputs)
+            pool.add(rows, self.prediction_weights[rows, model], self._mixable(outputs))
+        mixed = pool.value()
         if self.task == "classification" and self.pooling == "mean":
             mixed = np.log(np.maximum(mixed, _LEAST_PROBABILITY))
         return scores(mixed, self.targets, self.task), pool_loss(mixed, self.targets)
@@ -97,7 +100,7 @@ class PastOutputs:
 
     def add(self, model: int, rows: Integers, rounds: Integers, outputs: AnyArray) -> None:
         """Add [M, C] outputs of M pairs of client and round."""
-        self._parts.append((model, rows, rounds, outputs))
+        self._parts.append((model, rows, rounds, within_range(outputs)))
 
     def joined(self, current: AnyArray) -> AnyArray:
         """[N, L, K, C] the past outputs, followed by those of the span."""
@@ -114,6 +117,7 @@ class PoolResiduals:
     def __init__(self, rows: Integers, prediction_weights: Floats, targets: AnyArray) -> None:
         self.rows, self.prediction_weights, self.targets = rows, prediction_weights, targets
         self._outputs: dict[int, Floats] = {}
+        self._broken: list[tuple[int, int]] = []
 
     def predicting(self) -> list[int]:
         """The models in the pools."""
@@ -125,15 +129,23 @@ class PoolResiduals:
 
     def add(self, model: int, outputs: AnyArray) -> None:
         """Add the outputs of a model for its clients."""
-        self._outputs[model] = poolable(outputs)
+        found = within_range(outputs)
+        if found is not outputs:
+            broken = ~np.isfinite(outputs).all(axis=(1, 2))
+            self._broken += [(int(client), model) for client in self.clients(model)[broken]]
+        self._outputs[model] = poolable(found)
+
+    def broken(self) -> list[tuple[int, int]]:
+        """Clients and models whose outputs are not finite: they have no gradient."""
+        return sorted(self._broken)
 
     def residuals(self, clients: int) -> Floats:
         """[N, n, C] for all clients; 0 for those that do not upload."""
         width = next(iter(self._outputs.values())).shape[-1]
-        pools = np.zeros((*self.targets.shape, width))
+        pool = Pool((*self.targets.shape, width))
         for model in sorted(self._outputs):
             places = self.prediction_weights[:, model] > 0
-            pools[places] += self.prediction_weights[places, model][:, None, None] * self._outputs[model]
-        whole = np.zeros((clients, *pools.shape[1:]))
-        whole[self.rows] = pool_gradient(pools, self.targets)
+            pool.add(places, self.prediction_weights[places, model], self._outputs[model])
+        whole = np.zeros((clients, *self.targets.shape[1:], width))
+        whole[self.rows] = pool_gradient(pool.value(), self.targets)
         return whole

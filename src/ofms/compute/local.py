@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 
 from ofms.compute.tasks import sample_losses
-from ofms.core.pooling import pool_gradient, poolable
+from ofms.core.pooling import Pool, pool_gradient, poolable, within_range
 from ofms.core.typing import Floats
 from ofms.models.dictionary import Task
 from ofms.policies.local_updates import Adapted, GradientStep, LocalUpdate
@@ -39,12 +39,15 @@ class LocalNetworks:
         self, tensors: Mapping[int, Tensors], x: torch.Tensor, y: torch.Tensor, prediction_weights: Floats
     ) -> torch.Tensor:
         """[n, C] the gradient of the loss of the pool of held models, in its outputs."""
-        pool = np.zeros(0)
+        pool: Pool | None = None
+        everybody = np.zeros(1, dtype=np.int64)
         with torch.no_grad():
             for model in np.flatnonzero(prediction_weights).tolist():
-                part = prediction_weights[model] * poolable(self.outputs(model, tensors[model], x).numpy())
-                pool = pool + part if pool.size else part
-        return torch.from_numpy(pool_gradient(pool, y.numpy())).to(x)
+                part = poolable(within_range(self.outputs(model, tensors[model], x).numpy()))[None]
+                pool = pool or Pool(part.shape)
+                pool.add(everybody, prediction_weights[model : model + 1], part)
+        value = np.zeros((0, 1)) if pool is None else pool.value()[0]
+        return torch.from_numpy(pool_gradient(value, y.numpy())).to(x)
 
     def update(
         self,
@@ -102,6 +105,8 @@ class LocalNetworks:
         """The gradient of the weighted sum of the samples' losses, or of their mean if there are no weights."""
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
         outputs = self.outputs(model, tensors | leaves, x)
+        if residuals is not None and not bool(torch.isfinite(outputs).all()):
+            return {name: torch.full_like(tensor, torch.nan) for name, tensor in leaves.items()}
         losses = sample_losses(outputs, y, self.task) if residuals is None else (outputs * residuals).sum(dim=1)
         loss = losses.mean() if weights is None else (losses * weights).sum()
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)

@@ -54,9 +54,19 @@ class Momentum:
                 self._directions.setdefault(int(model), {})[name] = torch.from_numpy(array.copy())
 
 
+def may_overflow(sizes: tuple[Floats, Floats, Floats], step: Floats, models: Iterable[int]) -> list[int]:
+    """The models whose parameters may not be finite after steps along directions of these sizes.
+
+    No parameter exceeds the norm of all, so that few models ever need to be examined.
+    """
+    _, norms, parameters = sizes
+    farthest = parameters + np.abs(step) * norms
+    return [model for model in models if not farthest[model] < torch.finfo(torch.float32).max / 2]
+
+
 def sizes_of(
-    updates: Updates,
-    directions: Updates,
+    updates: Mapping[int, Tensors],
+    directions: Mapping[int, Tensors],
     tensors: Sequence[Mapping[str, torch.Tensor]],
     trainable: Sequence[Sequence[str]],
 ) -> tuple[Floats, Floats, Floats]:

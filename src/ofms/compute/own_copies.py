@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ofms.compute import personal
-from ofms.compute.checks import is_finite, not_finite_update
+from ofms.compute.checks import is_finite
 from ofms.compute.networks import Networks
 from ofms.compute.protocol import Tensors
 from ofms.compute.samples import Samples
@@ -57,8 +57,12 @@ class OwnCopies:
         with torch.no_grad():
             return personal.outputs(module, self._of(rows), self._samples.of(rows, *span)[0])
 
-    def train(self, window: Window, clients: Flags, local: LocalUpdate) -> None:
-        """Fine-tune the copies of [N] clients on their own samples of `window`, with weight 1."""
+    def train(self, window: Window, clients: Flags, local: LocalUpdate) -> list[tuple[int, int]]:
+        """Fine-tune the copies of [N] clients on their own samples of `window`, with weight 1.
+
+        A copy stays as it is if it would not be finite; those clients are returned, with the model.
+        """
+        left_out: list[tuple[int, int]] = []
         for rows in self.pieces(clients):
             module, _ = self._scratch.own_copies(0, rows.size)
             x, y = self._samples.of(rows, window.first, window.stop)
@@ -69,10 +73,12 @@ class OwnCopies:
             else:
                 after = personal.train(module, before, x, y, local, self._samples.task)
             if not is_finite(after.values()):
-                broken = [not is_finite(tensor[row] for tensor in after.values()) for row in range(rows.size)]
-                raise not_finite_update(self._networks.names[0], int(rows[np.argmax(broken)]), 1.0, window.stop)
+                finite = [is_finite(tensor[row] for tensor in after.values()) for row in range(rows.size)]
+                left_out += [(int(row), self.model) for row in rows[np.logical_not(finite)]]
+                rows, after = rows[finite], {name: tensor[torch.tensor(finite)] for name, tensor in after.items()}
             for name, tensor in self._copies.items():
                 tensor[self._rows(rows)] = after[name]
+        return left_out
 
     def state(self) -> Tensors:
         """The [N, ...] parameters, in main memory."""

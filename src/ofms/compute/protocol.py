@@ -6,8 +6,8 @@ A simulation depends on this protocol only. Threads, processes and hardware are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 
@@ -71,6 +71,22 @@ class Evaluation:
 
 
 @dataclass(frozen=True, eq=False)
+class Summed:
+    """The clients' updates of an exchange.
+
+    Attributes
+    ----------
+    updates
+        By model: its updates, weighted and summed; a sum may overflow.
+    left_out
+        Clients and models whose updates are not finite: they are not in the sums.
+    """
+
+    updates: dict[int, Tensors]
+    left_out: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
 class Pending(Generic[Result]):
     """A result in progress; `result` waits for it. Further calls can be started before, to keep workers busy."""
 
@@ -96,7 +112,6 @@ class Compute(Protocol):
         held: Flags,
         prediction_weights: Floats,
         *,
-        observed: Flags,
         hindsight: bool,
         adaptation: Adaptation | None = None,
         pooling: Pooling = "mean",
@@ -106,25 +121,25 @@ class Compute(Protocol):
         """Evaluate the [N, K] held models on the samples of rounds `span`; with `hindsight`, all models.
 
         Predictions are mixed with the [N, K] `prediction_weights` as `pooling` says. `late` asks for outputs: on the
-        span, and on so many [N, K] samples before it. A loss of an [N, K] `observed` model that is not finite raises
-        `NotFinite`; other models may diverge. Clients evaluate their `own` copies of one model.
+        span, and on so many [N, K] samples before it. Outputs that are not finite count as the largest numbers, and are
+        left out of predictions where other models predict too. Clients evaluate their `own` copies of one model.
         """
         ...
 
     def update(
         self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
-    ) -> Pending[Any]:
+    ) -> Pending[Summed]:
         """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed.
 
         [N, K] `prediction_weights` are those of the pool, if its loss is what clients reduce.
         """
         ...
 
-    def sizes(self, updates: Any, directions: Any) -> tuple[Floats, Floats, Floats]:
+    def sizes(self, updates: dict[int, Tensors], directions: dict[int, Tensors]) -> tuple[Floats, Floats, Floats]:
         """[K] inner products of summed updates and directions, norms of directions, and of the parameters."""
         ...
 
-    def apply(self, directions: Any, step: Floats) -> None:
+    def apply(self, directions: dict[int, Tensors], step: Floats) -> None:
         """θ_k ← θ_k + step_k · Δ_k, eq. (3r2)."""
         ...
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
 
@@ -16,11 +17,11 @@ import numpy as np
 import torch
 
 from ofms.compute import personal
-from ofms.compute.checks import require_finite_losses, require_fit
+from ofms.compute.checks import require_fit
 from ofms.compute.evaluation import EvaluationBuilder, PastOutputs, PoolResiduals
 from ofms.compute.momentum import sizes_of
 from ofms.compute.networks import Networks
-from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, Tensors
+from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, Summed, Tensors
 from ofms.compute.samples import Samples, to_array
 from ofms.compute.scratch import Scratch
 from ofms.compute.stacked import Stack
@@ -87,7 +88,6 @@ class ThreadedCompute:
         held: Flags,
         prediction_weights: Floats,
         *,
-        observed: Flags,
         hindsight: bool,
         adaptation: Adaptation | None = None,
         pooling: Pooling = "mean",
@@ -123,8 +123,6 @@ class ThreadedCompute:
             for model, rows, outputs in own_outputs:
                 self._add(copied, span, model, rows, outputs.result())
             builders = ([shared] if not has_copies or hindsight else []) + ([copied] if has_copies else [])
-            for each in builders:
-                require_finite_losses(each.losses, observed, self.networks.names, span[0])
             first, last = builders[0], builders[-1]
             client_losses = np.where(held[:, None], last.losses, first.losses)
             client_scores, prediction_losses = last.client_scores()
@@ -141,18 +139,22 @@ class ThreadedCompute:
 
     def update(
         self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
-    ) -> Pending[Updates]:
+    ) -> Pending[Summed]:
         if not tunes_pool(local, self.samples.task):
             return Pending(partial(sum_updates, self._start(self._updater.jobs(window, update_weight, local))))
         rows = np.flatnonzero(update_weight.any(axis=1))
         pool = PoolResiduals(rows, prediction_weights[rows], self.samples.targets[rows, window.first : window.stop])
         first = self._start(partial(self._add_to_pool, pool, window, model) for model in pool.predicting())
 
-        def finish() -> Updates:
+        def finish() -> Summed:
             for job in first:
                 job.result()
-            residuals = pool.residuals(update_weight.shape[0])
-            return sum_updates(self._start(self._updater.jobs(window, update_weight, local, residuals)))
+            residuals, weights = pool.residuals(update_weight.shape[0]), update_weight.copy()
+            broken = [(client, model) for client, model in pool.broken() if weights[client, model]]
+            for client, model in broken:
+                weights[client, model] = 0.0
+            summed = sum_updates(self._start(self._updater.jobs(window, weights, local, residuals)))
+            return replace(summed, left_out=sorted(broken + summed.left_out))
 
         return Pending(finish)
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from ofms.compute import personal
-from ofms.compute.checks import is_finite, not_finite_update
+from ofms.compute.checks import is_finite
 from ofms.compute.networks import Networks
-from ofms.compute.protocol import Tensors
+from ofms.compute.protocol import Summed, Tensors
 from ofms.compute.samples import Samples
 from ofms.compute.scratch import Scratch
 from ofms.compute.stacked import Stack
@@ -43,26 +43,35 @@ class Updater:
 
     def jobs(
         self, window: Window, update_weight: Floats, local: LocalUpdate, residuals: Floats | None = None
-    ) -> Iterable[Callable[[], Updates]]:
+    ) -> Iterable[Callable[[], Summed]]:
         """Independent jobs, the longest first, so that no worker is still busy with a long one at the end."""
         if not isinstance(local, GradientStep):
             for model, rows in pieces_of_clients(update_weight > 0, self.networks.values):
                 yield partial(self._own_steps, model, rows, window, update_weight, local)
             return
+        given = (window, update_weight, local.rate, residuals)
         counts = np.count_nonzero(update_weight, axis=0)
         order = [int(model) for model in np.argsort(-counts, kind="stable") if counts[model]]
         for model in order:
             if model in self.networks.single:
-                yield partial(self._fused_step, model, window, update_weight, local.rate, residuals)
+                yield partial(self._fused_step, model, *given)
         for stack in self.networks.stacks:
             positions = [stack.models.index(model) for model in order if model in stack.models]
             for first in range(0, len(positions), _MODELS_AT_ONCE):
                 some = positions[first : first + _MODELS_AT_ONCE]
-                yield partial(self._stacked_step, stack, some, window, update_weight, local.rate, residuals)
+                yield partial(self._stacked_step, stack, some, *given)
 
     def _fused_step(
         self, model: int, window: Window, update_weight: Floats, rate: float, residuals: Floats | None
-    ) -> Updates:
+    ) -> Summed:
+        update = self._update(model, window, update_weight, rate, residuals)
+        if is_finite(update.values()):
+            return Summed({model: update})
+        return self._without_broken([model], window, update_weight, rate, residuals)
+
+    def _update(
+        self, model: int, window: Window, update_weight: Floats, rate: float, residuals: Floats | None
+    ) -> Tensors:
         rows = np.flatnonzero(update_weight[:, model])
         x, y = self.samples.of(rows, window.first, window.stop)
         weights = self.samples.weights(np.outer(update_weight[rows, model], window.weights).reshape(-1))
@@ -81,9 +90,7 @@ class Updater:
                 loss = (module(xs) * part * ws[:, None]).sum()
             gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
             total = [a.add_(b) for a, b in zip(total, gradients, strict=True)] if total else list(gradients)
-        update = {name: gradient.mul_(-rate) for name, gradient in zip(names, total, strict=True)}
-        self._require_finite(update, model, window, update_weight)
-        return {model: update}
+        return {name: gradient.mul_(-rate) for name, gradient in zip(names, total, strict=True)}
 
     def _stacked_step(
         self,
@@ -93,7 +100,7 @@ class Updater:
         update_weight: Floats,
         rate: float,
         residuals: Floats | None,
-    ) -> Updates:
+    ) -> Summed:
         some = stack.some(positions)
         workspace = self.scratch.workspace("update")
         counts = np.count_nonzero(update_weight[:, some.models], axis=0)
@@ -116,36 +123,47 @@ class Updater:
         updates = {
             model: {name: total[name][row] for name in trainable[model]} for row, model in enumerate(some.models)
         }
-        if not is_finite(total.values()):
-            for model, update in updates.items():
-                self._require_finite(update, model, window, update_weight)
-        return updates
+        if is_finite(total.values()):
+            return Summed(updates)
+        broken = [model for model, update in updates.items() if not is_finite(update.values())]
+        again = self._without_broken(broken, window, update_weight, rate, residuals)
+        sound = {model: update for model, update in updates.items() if model not in broken}
+        return Summed(sound | again.updates, again.left_out)
 
     def _own_steps(
         self, model: int, rows: Integers, window: Window, update_weight: Floats, local: Epochs | Adapted
-    ) -> Updates:
+    ) -> Summed:
         module, start = self.scratch.own_copies(model, rows.size)
         x, y = self.samples.of(rows, window.first, window.stop)
         after = personal.train(module, start, x, y, local, self.task)
         weights = self.samples.weights(update_weight[rows, model])
-        update = {name: torch.tensordot(weights, after[name] - start[name], dims=1) for name in after}
-        self._require_finite(update, model, window, update_weight)
-        return {model: update}
-
-    def _require_finite(self, update: Tensors, model: int, window: Window, update_weight: Floats) -> None:
-        """Reject an update that is not finite; name the client with such a gradient, or the one of largest weight."""
+        changes = {name: after[name] - start[name] for name in after}
+        update = {name: torch.tensordot(weights, part, dims=1) for name, part in changes.items()}
         if is_finite(update.values()):
-            return
-        clients = np.flatnonzero(update_weight[:, model])
-        for client in clients.tolist():
-            x, y = self.samples.of(np.array([client]), window.first, window.stop)
-            losses = sample_losses(self.networks.modules[model](x[0]), y[0], self.task)
-            gradients = torch.autograd.grad(losses.sum(), self.networks.leaves(model), allow_unused=True)
-            if not is_finite(gradient for gradient in gradients if gradient is not None):
-                break
-        else:
-            client = int(clients[np.argmax(update_weight[clients, model])])
-        raise not_finite_update(self.networks.names[model], client, float(update_weight[client, model]), window.stop)
+            return Summed({model: update})
+        finite = [is_finite(weights[row] * part[row] for part in changes.values()) for row in range(rows.size)]
+        left_out = [(client, model) for client, sound in zip(rows.tolist(), finite, strict=True) if not sound]
+        kept = torch.tensor(finite)
+        update = {name: torch.tensordot(weights[kept], part[kept], dims=1) for name, part in changes.items()}
+        return Summed({model: update} if any(finite) else {}, left_out)
+
+    def _without_broken(
+        self, models: list[int], window: Window, update_weight: Floats, rate: float, residuals: Floats | None
+    ) -> Summed:
+        """The updates of models whose sums are not finite, without the clients whose own updates are not."""
+        updates: Updates = {}
+        left_out: list[tuple[int, int]] = []
+        for model in models:
+            kept = update_weight.copy()
+            for client in np.flatnonzero(update_weight[:, model]).tolist():
+                alone = np.zeros_like(update_weight)
+                alone[client, model] = update_weight[client, model]
+                if not is_finite(self._update(model, window, alone, rate, residuals).values()):
+                    left_out.append((client, model))
+                    kept[client, model] = 0.0
+            if kept[:, model].any():
+                updates[model] = self._update(model, window, kept, rate, residuals)
+        return Summed(updates, left_out)
 
 
 def norm_of(tensors: Iterable[torch.Tensor]) -> float:
@@ -153,14 +171,17 @@ def norm_of(tensors: Iterable[torch.Tensor]) -> float:
     return float(torch.stack([tensor.detach().double().square().sum() for tensor in tensors]).sum().sqrt())
 
 
-def sum_updates(jobs: Iterable[Future[Updates]]) -> Updates:
+def sum_updates(jobs: Iterable[Future[Summed]]) -> Summed:
     """The updates of all jobs; those of one model are summed in the order of the jobs."""
     updates: Updates = {}
+    left_out: list[tuple[int, int]] = []
     for job in jobs:
-        for model, part in job.result().items():
+        summed = job.result()
+        left_out += summed.left_out
+        for model, part in summed.updates.items():
             whole = updates.get(model)
             updates[model] = part if whole is None else {name: whole[name] + part[name] for name in whole}
-    return updates
+    return Summed(updates, sorted(left_out))
 
 
 def pieces_of_clients(wanted: Flags, values: list[int]) -> Iterator[tuple[int, Integers]]:

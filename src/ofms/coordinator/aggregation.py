@@ -10,10 +10,9 @@ from ofms.coordinator.validation import Answer, Tensors
 
 @dataclass(frozen=True)
 class Closed:
-    """Of a closed exchange: the models that stay unchanged because their updates are not finite, and those that go back
-    to their first versions."""
+    """Of a closed exchange: the models that diverged, and those that go back to their first versions."""
 
-    diverged: list[int] = field(default_factory=list)
+    quarantined: list[int] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
 
 
@@ -27,8 +26,3 @@ def sum_updates(answers: Sequence[Answer]) -> dict[int, Tensors]:
                 part = update.weight * delta
                 total[name] = total[name] + part if name in total else part
     return dict(sorted(summed.items()))
-
-
-def add_step(tensors: Tensors, update: Tensors, step: float) -> Tensors:
-    """A model's tensors after a step along its summed update; those that it does not update are the same."""
-    return tensors | {name: tensors[name] + step * delta for name, delta in update.items()}

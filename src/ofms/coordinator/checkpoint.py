@@ -132,7 +132,9 @@ class Checkpoint:
             raise InvalidInput("checkpoint", self.path, remedy)
         coordinator.deployment, coordinator.exchange = str(values["deployment"]), int(values["exchange"])
         coordinator.frozen = bool(values["frozen"])
-        coordinator.state = unflatten(coordinator.state, dict(envelope.arrays), dict(values["state"]), "state.")
+        # Earlier versions had no quarantine.
+        arrays = {"state.quarantined": coordinator.state.quarantined} | dict(envelope.arrays)
+        coordinator.state = unflatten(coordinator.state, arrays, dict(values["state"]), "state.")
         coordinator.momentum.load_arrays(envelope.arrays, "momentum.")
         for client in values["requests"]:
             arrays = envelope.part(f"request.{client}") | {"exchange": np.asarray(coordinator.exchange)}

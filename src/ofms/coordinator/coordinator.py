@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ofms.compute.checks import is_finite
-from ofms.compute.momentum import Momentum, sizes_of
-from ofms.coordinator.aggregation import Closed, add_step, sum_updates
+from ofms.compute.momentum import Momentum
+from ofms.compute.moving import move_models
+from ofms.coordinator.aggregation import Closed, sum_updates
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
 from ofms.coordinator.validation import Answer, Tensors, most_loss, read_answer, read_request
 from ofms.core.draws import Draws
@@ -103,6 +103,11 @@ class Coordinator:
         return self.state.version
 
     @property
+    def quarantined(self) -> list[int]:
+        """The models that diverged, and are not fine-tuned until a thaw."""
+        return np.flatnonzero(self.state.quarantined).tolist()
+
+    @property
     def finished(self) -> bool:
         """Whether the horizon is reached; never if there is none."""
         return self.opened is None and not self.fleet.schedule.includes(self.exchange)
@@ -169,20 +174,12 @@ class Coordinator:
             reports = Reports.stack([answer.reports for answer in answers])
             if self.frozen and is_control(self.policy.local, self.exchange):
                 reports = replace(reports, losses=None)
-            closed.restored.extend(np.flatnonzero(self.session.restored(self.state, reports)).tolist())
-            summed = sum_updates(answers)
-            directions = self.momentum.add(summed)
-            sizes = sizes_of(summed, directions, self.tensors, self._trainable)
-            self.state, step = self.session.absorb(self.state, reports, sizes)
-            for model, direction in directions.items():
-                moved = add_step(self.tensors[model], direction, float(step[model]))
-                if is_finite(moved.values()):
-                    self.tensors[model] = moved
-                else:
-                    closed.diverged.append(model)
-            for model in closed.restored:
-                self.tensors[model] = self._first_version(model)
-            self.momentum.forget([*closed.diverged, *closed.restored])
+            before, restored = self.state, self.session.restored(self.state, reports)
+            models = self.momentum, self.tensors, self._trainable
+            updates = sum_updates(answers)
+            self.state = move_models(self.session, before, reports, updates, *models, self._first_version)
+            quarantined = self.state.quarantined & ~before.quarantined
+            closed = Closed(np.flatnonzero(quarantined).tolist(), np.flatnonzero(restored).tolist())
         self.opened = None
         self.exchange += 1
         return closed
@@ -201,6 +198,11 @@ class Coordinator:
         if self.opened is not None:
             self.close()
         return self.open()
+
+    def thaw(self) -> None:
+        """Resume fine-tuning, also that of quarantined models."""
+        self.frozen = False
+        self.state = replace(self.state, quarantined=np.zeros_like(self.state.quarantined))
 
     def roll_back(self, contents: Mapping[int, bytes]) -> None:
         """Replace models by encoded earlier ones, under new versions, so that devices receive them."""

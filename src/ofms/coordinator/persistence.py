@@ -138,10 +138,11 @@ class PersistentCoordinator:
                 counts.missed += 1
         updates = sum(len(answer.updates) for answer in opened.answers.values())
         closed, names = coordinator.close(), coordinator.fleet.catalogue.names
-        for model in closed.diverged:
-            line = f"exchange {number}: {names[model]} is unchanged: the sum of its updates is not finite"
-            self.log_event(line, logging.WARNING)
-        for model in closed.restored:
+        for model in closed.quarantined:
+            kept = "goes back to its first version" if model in closed.restored else "keeps its last finite version"
+            line = f"exchange {number}: {names[model]} is quarantined: its updates are not finite; it {kept} "
+            self.log_event(line + "and is not fine-tuned until `ofms deploy freeze --off`", logging.WARNING)
+        for model in sorted(set(closed.restored) - set(closed.quarantined)):
             line = f"exchange {number}: {names[model]} goes back to its first version: fine-tuning made it worse"
             self.log_event(line, logging.WARNING)
         self._record_exchange(number, opened, updates)
@@ -201,7 +202,10 @@ class PersistentCoordinator:
     def _run_command(self, command: Command) -> None:
         coordinator = self.coordinator
         if command.do in ("freeze", "thaw"):
-            coordinator.frozen = command.do == "freeze"
+            if command.do == "freeze":
+                coordinator.frozen = True
+            else:
+                coordinator.thaw()
             now = "frozen: models are selected, not fine-tuned" if coordinator.frozen else "thawed: fine-tuning resumes"
             self.log_event(f"exchange {coordinator.exchange}: dictionary {now}")
         elif command.do == "rollback":

@@ -48,6 +48,7 @@ def write_status(
         "exchanges": None if schedule.rounds is None else schedule.exchanges,
         "finished": coordinator.finished,
         "frozen": coordinator.frozen,
+        "quarantined": [coordinator.fleet.catalogue.names[model] for model in coordinator.quarantined],
         "bytes_down": sum(counts.bytes_down for counts in records.counts),
         "bytes_up": sum(counts.bytes_up for counts in records.counts),
         "task": coordinator.dictionary.task,
@@ -103,6 +104,8 @@ def status_text(status: dict[str, Any]) -> str:
     score = "accuracy" if status["task"] == "classification" else "squared error"
     table = format_table(["device", "", score, "answered", "last", "down", "up", "held", "rejected"], rows)
     lines = [head, "", table]
+    if status.get("quarantined"):
+        lines += ["", f"quarantined, because their updates were not finite: {', '.join(status['quarantined'])}"]
     if status["refusals"]:
         lines += ["", f"last {_REFUSALS_SHOWN} rejections:", *status["refusals"][-_REFUSALS_SHOWN:]]
     return "\n".join(lines)

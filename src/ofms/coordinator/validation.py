@@ -12,7 +12,8 @@ import torch
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Reports, Requests
 from ofms.core.schedule import Schedule
-from ofms.core.typing import AnyArray
+from ofms.core.selection_loss import MOST_LOSS
+from ofms.core.typing import AnyArray, Flags
 from ofms.policies.protocol import Policy
 from ofms.storage.envelope import Envelope
 
@@ -20,7 +21,6 @@ Tensors = dict[str, torch.Tensor]
 _MOST_LINES = 20
 # A device may see more samples than the interval before it can report.
 _MOST_LABELS = 10
-_MOST_RAW_LOSS = 1e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def most_loss(policy: Policy, schedule: Schedule) -> float | None:
     """The largest possible loss of a model in an exchange where the server learns from losses, else None."""
     if not (policy.reports_losses or policy.reports_use):
         return None
-    return _MOST_RAW_LOSS if policy.loss_bound == "raw" else _MOST_LABELS * schedule.interval
+    return (MOST_LOSS if policy.loss_bound == "raw" else 1) * _MOST_LABELS * schedule.interval
 
 
 def read_answer(
@@ -125,7 +125,7 @@ def read_answer(
                 "message", "losses", f"they must be from {least:g} to {most_loss:g} for all models {which}"
             )
         losses = np.where(expected, losses, np.nan)
-    reports = Reports(grants.exchange, grants.client, losses, updated)
+    reports = Reports(grants.exchange, grants.client, losses, updated, _left_out(part, updated, grants))
     refused, updates = [], {}
     try:
         deltas = envelope.by_model("delta")
@@ -145,6 +145,13 @@ def read_answer(
             if 0 <= model < models:
                 updated[0, model] = False
     return Answer(replace(reports, updated=updated), updates, tuple(refused))
+
+
+def _left_out(part: Mapping[str, AnyArray], updated: Flags, grants: Grants) -> Flags:
+    """[1, K] the models that the device was to upload and whose update is not finite; earlier ones do not say."""
+    if "left_out" not in part:
+        return np.zeros(updated.shape, dtype=np.bool_)
+    return _array(part, "left_out", updated.shape, "b") & grants.held & grants.uploads[:, None] & ~updated
 
 
 def _read_update(

@@ -18,16 +18,4 @@ class InvalidInput(ValueError):
 
 
 class NotFinite(ArithmeticError):
-    """A loss or an update of a client that is not finite; it was not used for learning."""
-
-    def __init__(self, message: str, client: int | None = None) -> None:
-        super().__init__(message)
-        self.client = client
-
-    def with_name(self, name: str) -> NotFinite:
-        """The error with the client's name instead of its number.
-
-        >>> str(NotFinite("the loss of client 3 is inf", 3).with_name("pump"))
-        'the loss of client pump is inf'
-        """
-        return NotFinite(str(self).replace(f"client {self.client}", f"client {name}", 1), self.client)
+    """A loss in pre-training that is not finite."""

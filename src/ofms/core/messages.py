@@ -7,7 +7,7 @@ stored, sent and compared without pickling.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self, cast
 
 import numpy as np
@@ -115,9 +115,11 @@ class Grants(Message):
         α, the number of groups.
     version
         [K] the versions of the models.
+    quarantined
+        [K] the models that are not fine-tuned any more because they diverged; None if there are none.
     """
 
-    shared: ClassVar[frozenset[str]] = frozenset({"exchange", "groups", "version"})
+    shared: ClassVar[frozenset[str]] = frozenset({"exchange", "groups", "version", "quarantined"})
 
     exchange: int
     client: Integers
@@ -127,6 +129,7 @@ class Grants(Message):
     uploads: Flags
     groups: int
     version: Integers
+    quarantined: Flags | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +143,26 @@ class Reports(Message):
         that were not held. Else None.
     updated
         [N, K] the models whose update is uploaded.
+    left_out
+        [N, K] the models whose update is not uploaded because it is not finite; None if there are none.
     """
 
     exchange: int
     client: Integers
     losses: Floats | None
     updated: Flags
+    left_out: Flags | None = None
+
+    def lost(self) -> Flags:
+        """[K] the models of which clients computed updates, none of them finite."""
+        if self.left_out is None:
+            return np.zeros(self.updated.shape[1], dtype=np.bool_)
+        computed, updated = np.asarray(self.left_out.any(axis=0)), np.asarray(self.updated.any(axis=0))
+        return computed & ~updated
+
+    def without_updates(self, left_out: Flags) -> Reports:
+        """The reports if some of the [N, K] updates are not finite."""
+        return replace(self, updated=self.updated & ~left_out, left_out=left_out) if left_out.any() else self
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,76 @@ from typing import Literal
 
 import numpy as np
 
-from ofms.core.typing import AnyArray, Floats
+from ofms.core.typing import AnyArray, Flags, Floats, Integers
 
 Pooling = Literal["mean", "log"]
 
 # A share of the uniform distribution in class probabilities: it keeps log-probabilities finite.
 SMOOTHING = 1e-3
+_ROUNDING = 1e-9
+# Outputs beyond single precision count as this number.
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def within_range(outputs: AnyArray) -> AnyArray:
+    """Outputs [..., C] of networks with the values that are not finite replaced by the largest numbers.
+
+    A value that is no number is replaced by the largest one, a logit by the least: a class that is never predicted.
+
+    >>> within_range(np.array([[np.nan], [-np.inf], [2.0]])).tolist() == [[LARGEST], [-LARGEST], [2.0]]
+    True
+    >>> within_range(np.array([[np.nan, 1.0]])).tolist() == [[-LARGEST, 1.0]]
+    True
+    """
+    # The sum is a cheap first test; finite outputs whose sum overflows need the second one.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(outputs.sum()) or np.isfinite(outputs).all():
+            return outputs
+    nothing = LARGEST if outputs.shape[-1] == 1 else -LARGEST
+    found: AnyArray = np.clip(np.nan_to_num(outputs, nan=nothing), -LARGEST, LARGEST)
+    return found
+
+
+def out_of_range(outputs: AnyArray) -> Flags:
+    """[...] the values of `within_range` that were not finite; none among logits, which are mixed as probabilities.
+
+    >>> out_of_range(np.array([[LARGEST], [2.0]])).tolist()
+    [True, False]
+    """
+    if outputs.shape[-1] > 1:
+        return np.zeros(outputs.shape[:-1], dtype=np.bool_)
+    return np.abs(outputs[..., 0]) >= LARGEST
+
+
+class Pool:
+    """A weighted sum of outputs [N, n, C], model by model, with weights [N, K] that sum to one.
+
+    Values out of range are left out where other models have weights: one model that overflows does not spoil the
+    predictions of the others.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._total = np.zeros(shape)
+        self._left_out: Floats | None = None
+
+    def add(self, rows: Integers | Flags, weights: Floats, outputs: Floats) -> None:
+        """Add [m, n, C] outputs of one model for m clients with [m] weights."""
+        weights = weights[:, None, None]
+        far = out_of_range(outputs)
+        if far.any():
+            if self._left_out is None:
+                self._left_out = np.zeros((*self._total.shape[:-1], 1))
+            self._left_out[rows] += weights * far[..., None]
+            outputs = np.where(far[..., None], 0.0, outputs)
+        self._total[rows] += weights * outputs
+
+    def value(self) -> Floats:
+        """[N, n, C] the pool; the largest number where every model is out of range."""
+        if self._left_out is None:
+            return self._total
+        remaining = 1 - self._left_out
+        known = remaining > _ROUNDING
+        return np.where(known, self._total / np.where(known, remaining, 1.0), LARGEST)
 
 
 def poolable(outputs: AnyArray) -> Floats:

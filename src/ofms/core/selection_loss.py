@@ -10,6 +10,8 @@ from ofms.core.typing import Floats
 BOUNDS = ("clip", "saturate", "raw")
 # A bounded loss from here on is at its bound: clipped, or of a right class that had less than 1 %.
 SATURATED = 0.99
+# Raw losses beyond single precision count as this one.
+MOST_LOSS = float(np.finfo(np.float32).max)
 
 
 def selection_loss(losses: Floats, bound: str) -> Floats:
@@ -17,7 +19,7 @@ def selection_loss(losses: Floats, bound: str) -> Floats:
 
     - `clip`: min(L, 1), for a squared error of targets scaled to [0, 1];
     - `saturate`: 1 - exp(-L), which for the cross-entropy is one minus the probability of the right class;
-    - `raw`: unbounded, as in the paper's experiments; the theorems do not cover it.
+    - `raw`: unbounded up to single precision, as in the paper's experiments; the theorems do not cover it.
 
     >>> selection_loss(np.array([0.0, 0.5, 3.0]), "clip").tolist()
     [0.0, 0.5, 1.0]
@@ -29,5 +31,5 @@ def selection_loss(losses: Floats, bound: str) -> Floats:
     if bound == "saturate":
         return -np.expm1(-losses)
     if bound == "raw":
-        return losses
+        return np.minimum(losses, MOST_LOSS)
     raise InvalidInput("loss_bound", bound, f"use one of {', '.join(BOUNDS)}")

@@ -9,9 +9,11 @@ from functools import partial
 import numpy as np
 import torch
 
+from ofms.compute.checks import is_finite
 from ofms.compute.local import Tensors
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Plan
+from ofms.core.pooling import within_range
 from ofms.core.typing import AnyArray
 from ofms.device.membership import Membership
 from ofms.policies.local_updates import Adapted, tunes_pool, tuning_window_of
@@ -83,7 +85,7 @@ class HeldModels:
             network = partial(self.membership.networks.outputs, model, own)
         try:
             with torch.inference_mode():
-                outputs: AnyArray = network(torch.from_numpy(x)).numpy()
+                outputs: AnyArray = within_range(network(torch.from_numpy(x)).numpy())
         except (RuntimeError, ValueError, IndexError) as error:
             reason = str(error).splitlines()[0]
             raise InvalidInput("input", list(x.shape[1:]), f"the models do not accept it ({reason})") from None
@@ -93,12 +95,15 @@ class HeldModels:
 
     def updates(
         self, exchange: int, plan: Plan, tensors: Mapping[int, Tensors], samples: Sequence[Sample]
-    ) -> dict[int, Tensors]:
-        """Updates of models by fine-tuning, before weighting; `tensors` include what their gradients need."""
+    ) -> tuple[dict[int, Tensors], list[int]]:
+        """Updates of models by fine-tuning, before weighting, and the models whose update is not finite.
+
+        `tensors` include what their gradients need.
+        """
         local = self.membership.policy.local
         window = tuning_window_of(local, self.membership.schedule, exchange)
         if local is None or window is None or not samples:
-            return {}
+            return {}, []
         count = min(window.weights.size, len(samples))
         x, y = self._batch(samples[-count:])
         trainees, weights = self.membership.trainees, window.weights[-count:]
@@ -107,14 +112,18 @@ class HeldModels:
         residuals = None
         if models and tunes_pool(local, self.membership.task):
             residuals = trainees.residuals(tensors, x, y, plan.prediction_weights[0])
-        updates = {}
+        updates, left_out = {}, []
         for model in models:
             update = trainees.update(model, tensors[model], x, y, weights, 1.0, local, residuals)
-            if all(bool(torch.isfinite(tensor).all()) for tensor in update.values()):
+            # One's own copy must be finite after the step, a sent update before it is weighted.
+            changed = {name: tensors[model][name] + part for name, part in update.items()} if model == own else update
+            if is_finite(changed.values()):
                 updates[model] = update
             else:
-                _log.warning("the update of model %d in exchange %d is not finite; not sent", model, exchange)
-        return updates
+                left_out.append(model)
+                name = self.membership.catalogue.names[model]
+                _log.warning("the update of %s in exchange %d is not finite; it is left out", name, exchange)
+        return updates, left_out
 
     def _batch(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
         kind = torch.int64 if self.membership.task == "classification" else torch.float32

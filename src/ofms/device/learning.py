@@ -11,9 +11,9 @@ import torch
 from ofms.compute.tasks import sample_losses, softmax, without_overflow
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Plan
-from ofms.core.pooling import Pooling, poolable
+from ofms.core.pooling import LARGEST, Pooling, poolable
 from ofms.core.schedule import past_window
-from ofms.core.selection_loss import selection_loss
+from ofms.core.selection_loss import MOST_LOSS, selection_loss
 from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.device.held_models import HeldModels, Sample
 from ofms.device.membership import Membership
@@ -30,6 +30,13 @@ _MOST_SCORE = 1e280
 def answer(outputs: Mapping[int, AnyArray], prediction_weights: Floats, task: str, pooling: Pooling) -> float | int:
     """Combine the outputs of the predicting models: the mean value, or the class of the mean (log-)probabilities."""
     if task == "regression":
+        # Without models that overflow, where others predict too.
+        sound = {model: output for model, output in outputs.items() if abs(float(output[0])) < LARGEST}
+        if sound and len(sound) < len(outputs):
+            prediction_weights = prediction_weights / sum(prediction_weights[model] for model in sound)
+            outputs = sound
+        elif not sound:
+            return LARGEST
         return float(sum(prediction_weights[model] * float(output[0]) for model, output in outputs.items()))
     if len(outputs) == 1:
         return int(next(iter(outputs.values())).argmax())
@@ -75,19 +82,14 @@ def read_label(task: str, outputs: Mapping[int, AnyArray], y: Label) -> float | 
 
 def losses_of(membership: Membership, outputs: Mapping[int, AnyArray], y: float | int) -> Floats:
     """[1, K] selection losses of the observed models, NaN for others; rejects a label whose loss is not finite."""
+    if membership.task == "regression" and membership.policy.loss_bound == "raw" and y * y > MOST_LOSS:
+        raise InvalidInput("label", y, "its squared error is not finite; the label is ignored")
     losses = np.full((1, 1, len(membership.catalogue)), np.nan)
     target = torch.tensor([y], dtype=torch.int64 if membership.task == "classification" else torch.float32)
     for model, output in outputs.items():
         loss = sample_losses(torch.from_numpy(output)[None], target, membership.task).numpy()
-        # Bounded, a loss beyond single precision counts as 1; raw, it is rejected.
-        if membership.policy.loss_bound != "raw":
-            loss = without_overflow(loss, output[None], target.numpy(), membership.task)
-        losses[0, 0, model] = loss[0]
-    bounded = selection_loss(losses, membership.policy.loss_bound)[:, 0]
-    for model in outputs:
-        if not np.isfinite(bounded[0, model]):
-            raise InvalidInput("label", y, f"the loss of model {model} is not finite; the label is ignored")
-    return bounded
+        losses[0, 0, model] = without_overflow(loss, output[None], target.numpy(), membership.task)[0]
+    return selection_loss(losses, membership.policy.loss_bound)[:, 0]
 
 
 def score_of(membership: Membership, plan: Plan, outputs: Mapping[int, AnyArray], y: float | int) -> float:

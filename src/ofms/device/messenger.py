@@ -99,8 +99,8 @@ class Messenger:
         with self._guard:
             compared = self._state.remember(held_models, late, outputs)
             task = self._state.begin_report(held_models)
-        deltas = held_models.updates(task.exchange, task.plan, task.tensors, task.samples)
+        deltas, left_out = held_models.updates(task.exchange, task.plan, task.tensors, task.samples)
         with self._guard:
-            self._state.finish_report(held_models, task, deltas, compared)
+            self._state.finish_report(held_models, task, deltas, left_out, compared)
             self._recorder.snapshot()
         _log.debug("exchange %d: reported, with updates of models %s", task.exchange, sorted(deltas))

@@ -181,9 +181,17 @@ class DeviceState:
         return TuningTask(memory.exchange, plan, tensors, list(memory.samples))
 
     def finish_report(
-        self, held_models: HeldModels, task: TuningTask, deltas: dict[int, Tensors], compared: Floats | None
+        self,
+        held_models: HeldModels,
+        task: TuningTask,
+        deltas: dict[int, Tensors],
+        left_out: list[int],
+        compared: Floats | None,
     ) -> None:
-        """Learn from the exchange, write its report, and request the next one."""
+        """Learn from the exchange, write its report, and request the next one.
+
+        `left_out` are the models whose update is not finite.
+        """
         memory, membership, plan = self.memory, held_models.membership, task.plan
         own = membership.policy.own_model
         if own is not None and own in deltas:
@@ -192,9 +200,10 @@ class DeviceState:
         losses = self._observed(membership, plan)
         memory.state, reports = membership.session.learn(memory.state, plan, losses, compared=compared)
         memory.open = False
-        updated = np.zeros_like(reports.updated)
+        updated, lost = np.zeros_like(reports.updated), np.zeros_like(reports.updated)
         updated[0, list(deltas)] = True
-        report = message_arrays(replace(reports, updated=updated), "report")
+        lost[0, [model for model in left_out if model != own]] = True
+        report = message_arrays(replace(reports, updated=updated, left_out=lost), "report")
         weights = {model: float(plan.update_weight[0, model]) for model in deltas}
         statistics = self._statistics(membership, plan)
         write_request(

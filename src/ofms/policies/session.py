@@ -6,6 +6,7 @@ passed in and returned, so they can be saved, sent and compared.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule
+from ofms.core.selection_loss import MOST_LOSS
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import Groups, draw_group, upload_needs
 from ofms.policies.controls import better, clearly_worse, loss_by_tuning
@@ -38,11 +40,13 @@ class ClientState:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """[K] versions of the models, the number of clients in the exchange, and the policy's own state."""
+    """[K] versions of the models, the number of clients in the exchange, the policy's own state, and [K] the models
+    that diverged."""
 
     version: Integers
     clients: int
     policy: Any
+    quarantined: Flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +80,8 @@ class ClientSession:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
         own, plan = self.policy.client.plan(state.policy, grants)
         require_plan(self.policy.name, grants, plan)
+        if grants.quarantined is not None:
+            plan = replace(plan, update_weight=np.where(grants.quarantined, 0.0, plan.update_weight))
         return replace(state, policy=own, held_version=held_version), plan
 
     def late(self, state: ClientState, plan: Plan) -> Integers | None:
@@ -137,7 +143,9 @@ class ServerSession:
 
     def open(self) -> ServerState:
         """The state before the first exchange."""
-        return ServerState(self.fleet.catalogue.version, 0, self.policy.server.start(self.fleet.catalogue))
+        catalogue = self.fleet.catalogue
+        nothing = np.zeros(len(catalogue), dtype=np.bool_)
+        return ServerState(catalogue.version, 0, self.policy.server.start(catalogue), nothing)
 
     def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
         """Decide which models each client holds; if clients fine-tune, draw the group that uploads."""
@@ -155,6 +163,7 @@ class ServerSession:
             uploads=np.zeros(requests.client.size, dtype=np.bool_) if groups is None else groups.uploads,
             groups=1 if groups is None else groups.count,
             version=version,
+            quarantined=state.quarantined if state.quarantined.any() else None,
         )
         return replace(state, clients=requests.client.size, policy=own), grants
 
@@ -163,25 +172,44 @@ class ServerSession:
     ) -> tuple[ServerState, Floats]:
         """Learn from the reports; return [K] steps along the summed updates. Changed models get new versions.
 
-        `sizes` are those of `SummedUpdates`: products, norms and parameters; zeros if left out.
+        `sizes` are those of `SummedUpdates`: products, norms and parameters; zeros if left out. Models whose updates
+        are not finite, or their sum, are quarantined, and not moved.
         """
         nothing, restored = np.zeros(len(self.fleet.catalogue)), self.restored(state, reports)
+        products, norms, parameters = sizes or (nothing, nothing, nothing)
+        quarantined = state.quarantined | reports.lost() | ~np.isfinite(products + norms)
+        if quarantined.any():
+            reports = replace(reports, updated=reports.updated & ~quarantined)
+            products, norms = np.where(quarantined, 0.0, products), np.where(quarantined, 0.0, norms)
         improved = np.zeros_like(restored)
         if reports.losses is not None and is_control(self.policy.local, reports.exchange):
             improved = better(reports.losses)
-        summed = SummedUpdates(state.clients, *(sizes or (nothing, nothing, nothing)), restored, improved)
+        summed = SummedUpdates(state.clients, products, norms, parameters, restored, improved)
         own, step = self.policy.server.learn(state.policy, reports, summed)
         version = state.version + (reports.updated.any(axis=0) | restored)
         steps = np.broadcast_to(np.asarray(step, np.float64), version.shape)
         require_steps(self.policy.name, reports.exchange, steps)
-        return replace(state, version=version, policy=own), steps
+        return replace(state, version=version, policy=own, quarantined=quarantined), steps
+
+    def unmoved(self, before: ServerState, state: ServerState, models: Sequence[int]) -> ServerState:
+        """The state after `absorb` if steps would have made models not finite: they keep their versions."""
+        if not models:
+            return state
+        kept = np.isin(np.arange(len(self.fleet.catalogue)), models)
+        version = np.where(kept, before.version, state.version)
+        return replace(state, version=version, quarantined=state.quarantined | kept)
 
     def restored(self, state: ServerState, reports: Reports) -> Flags:
-        """[K] the models that go back to their first versions: fine-tuning made their users' predictions worse."""
+        """[K] the models that go back to their first versions.
+
+        Either fine-tuning made their users' predictions worse, or all updates of the exchange are not finite: then
+        neither is the version that they update.
+        """
         tuned: Flags = state.version != self.fleet.catalogue.version
+        lost = tuned & reports.lost() & ~state.quarantined
         if reports.losses is None or not is_control(self.policy.local, reports.exchange):
-            return np.zeros_like(tuned)
-        return tuned & clearly_worse(reports.losses)
+            return lost
+        return lost | (tuned & clearly_worse(reports.losses))
 
     def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
         """alg:6, steps 12 to 14; None if the policy does not fine-tune."""
@@ -201,7 +229,7 @@ def _losses_by_use(weights: Floats, recent: Recent) -> Floats:
     if not some.size:
         return np.broadcast_to(np.nan, weights.shape)
     used, reported = weights[some], np.full(weights.shape, np.nan)
-    reported[some] = np.where(used > 0, used * recent.of(some).mean_losses(), np.nan)
+    reported[some] = np.where(used > 0, np.minimum(used * recent.of(some).mean_losses(), MOST_LOSS), np.nan)
     return reported
 
 

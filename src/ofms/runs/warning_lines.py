@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # Of the samples; more of them at the bound hide what differs between models.
 _MOST_SATURATED = 0.1
 _STANDARD_ERRORS = 2.0
+_MOST_NAMED = 5
 
 
 def run_warnings(
@@ -53,6 +55,36 @@ def run_warnings(
     if "frozen_score" in clients:
         lines += _worse_than_frozen(clients["score"], clients["frozen_score"], metric)
     return lines
+
+
+def quarantined_models(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The models that diverged, and the round of each, from one record per round."""
+    return [{"model": name, "round": line["round"]} for line in lines for name in line.get("quarantined", ())]
+
+
+def divergence_warnings(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Warnings about models that diverged, and updates that were left out, from one record per round."""
+    quarantined = quarantined_models(lines)
+    found = [quarantine_line(quarantined)] if quarantined else []
+    clients = Counter(name for line in lines for name in line.get("left_out", ()))
+    if clients:
+        most = ", ".join(name for name, _ in clients.most_common(_MOST_NAMED))
+        more = f" and {len(clients) - _MOST_NAMED} more" if len(clients) > _MOST_NAMED else ""
+        found.append(f"updates that were not finite were left out, of clients {most}{more}")
+    return found
+
+
+def quarantine_line(models: Sequence[Mapping[str, Any]]) -> str:
+    """What is said about models that diverged.
+
+    >>> quarantine_line([{"model": "net3", "round": 12}])[:72]
+    'quarantined because their updates were not finite: net3 (since round 12)'
+    """
+    named = ", ".join(f"{each['model']} (since round {each['round']})" for each in models)
+    return (
+        f"quarantined because their updates were not finite: {named}; they keep their last finite versions and are not "
+        "fine-tuned any more; lower the fine-tuning rate"
+    )
 
 
 def mixed_bounds(runs: Sequence[Result]) -> list[str]:

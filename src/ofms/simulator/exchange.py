@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,6 +37,10 @@ class Exchange:
         else None.
     frozen_scores
         [N, n] scores of the same choices without fine-tuning; None if they are not measured.
+    quarantined
+        The models that diverged in this exchange.
+    left_out
+        Clients and models whose updates are not finite.
     """
 
     index: int
@@ -50,6 +55,16 @@ class Exchange:
     expected_weights: Floats
     prediction_losses: Floats | None = None
     frozen_scores: Floats | None = None
+    quarantined: list[int] = field(default_factory=list)
+    left_out: list[tuple[int, int]] = field(default_factory=list)
+
+
+def flags_of(pairs: Sequence[tuple[int, int]], shape: tuple[int, ...]) -> Flags:
+    """[N, K] whether a client and a model are among the pairs."""
+    flags = np.zeros(shape, dtype=np.bool_)
+    for client, model in pairs:
+        flags[client, model] = True
+    return flags
 
 
 def policy_losses(losses: Floats, observed: Flags, bound: LossBound) -> Floats:

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from ofms.compute.checks import MOST_RAW_LOSS, require_finite_losses
-from ofms.compute.momentum import Momentum
+from ofms.compute.checks import is_finite
+from ofms.compute.momentum import Momentum, may_overflow
 from ofms.compute.own_copies import OwnCopies
-from ofms.compute.protocol import Adaptation, Compute, Tensors
+from ofms.compute.protocol import Adaptation, Compute, Summed, Tensors
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
-from ofms.core.messages import Plan
+from ofms.core.messages import Plan, Reports
 from ofms.core.states import flatten, unflatten
 from ofms.core.typing import AnyArray, Floats
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, is_control, tuning_window_of
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import Policy
-from ofms.policies.session import expected_weights, open_sessions
-from ofms.simulator.exchange import Exchange, policy_losses
+from ofms.policies.session import ServerState, expected_weights, open_sessions
+from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 
 
 class FusedSimulation:
@@ -62,6 +62,8 @@ class FusedSimulation:
         self.client_state = self.clients.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
         self.server_state = self.server.open()
         self.momentum = Momentum(policy.momentum)
+        # Models that diverge, or that fine-tuning makes worse, go back to them.
+        self._first_versions = self.parameters() if policy.local is not None and policy.local.rate > 0 else []
         self.next_exchange = 0
 
     def parameters(self) -> list[Tensors]:
@@ -114,12 +116,10 @@ class FusedSimulation:
 
         compute = self.compute if self.frozen is None or not is_control(local, exchange) else self.frozen
         # Update weights are part of the plan, so fine-tuning need not wait for the losses.
-        observed = policy.observed(plan)
         evaluation = compute.evaluate(
             span,
             plan.held,
             plan.prediction_weights,
-            observed=observed,
             hindsight=self.hindsight,
             adaptation=self._adaptation(exchange),
             pooling=policy.pooling,
@@ -132,47 +132,55 @@ class FusedSimulation:
             update = self.compute.update(window, plan.update_weight, local, plan.prediction_weights)
 
         result = evaluation.result()
-        if policy.loss_bound == "raw":
-            names = self.fleet.catalogue.names
-            require_finite_losses(result.client_losses, observed, names, span[0], MOST_RAW_LOSS)
-        losses = policy_losses(result.client_losses, observed, policy.loss_bound)
+        losses = policy_losses(result.client_losses, policy.observed(plan), policy.loss_bound)
         samples = None
         if result.outputs is not None:
             samples = Samples.of(exchange, result.outputs, self.targets[:, span[0] : span[1]])
         clients, reports = self.clients.learn(clients, plan, losses, samples)
-        updates = update.result() if update else None
-        directions = None if updates is None else self.momentum.add(updates)
-        sizes = None if updates is None else self.compute.sizes(updates, directions)
-        restored = self.server.restored(server, reports)
-        server, step = self.server.absorb(server, reports, sizes)
-        record = Exchange(
+        summed = update.result() if update else None
+        left_out = [] if summed is None else list(summed.left_out)
+        reports = reports.without_updates(flags_of(left_out, plan.held.shape))
+        frozen_scores = self._frozen_scores(exchange, plan, result.scores)
+        before, server = server, self._learn(server, reports, summed)
+        if self.own is not None and window is not None and local is not None:
+            left_out += self.own.train(window, plan.held[:, self.own.model], local)
+        self.client_state, self.server_state, self.next_exchange = clients, server, exchange + 1
+        return Exchange(
             index=exchange,
             span=span,
             grants=grants,
             plan=plan,
             traffic=count_bytes(self.fleet.catalogue, grants, reports, copies_held(local)),
             scores=result.scores,
-            frozen_scores=self._frozen_scores(exchange, plan, result.scores),
+            frozen_scores=frozen_scores,
             losses=result.losses,
             model_scores=result.model_scores,
             client_losses=result.client_losses,
             prediction_losses=result.prediction_losses if policy.incurs_prediction else None,
             expected_weights=weights,
+            quarantined=np.flatnonzero(server.quarantined & ~before.quarantined).tolist(),
+            left_out=left_out,
         )
-        if directions is not None:
-            self.compute.apply(directions, step)
-        self._restore(np.flatnonzero(restored).tolist())
-        if self.own is not None and window is not None and local is not None:
-            self.own.train(window, plan.held[:, self.own.model], local)
-        self.client_state, self.server_state, self.next_exchange = clients, server, exchange + 1
-        return record
 
-    def _restore(self, models: list[int]) -> None:
-        """Set models back to their first versions."""
-        if self.frozen is not None:
-            self.momentum.forget(models)
-            for model in models:
-                self.compute.load_state(model, self.frozen.state(model))
+    def _learn(self, before: ServerState, reports: Reports, summed: Summed | None) -> ServerState:
+        """Learn from the reports, and move the models along their updates."""
+        directions = {} if summed is None else self.momentum.add(summed.updates)
+        sizes = None if summed is None else self.compute.sizes(summed.updates, directions)
+        restored = np.flatnonzero(self.server.restored(before, reports)).tolist()
+        server, step = self.server.absorb(before, reports, sizes)
+        directions = {model: each for model, each in directions.items() if not server.quarantined[model]}
+        kept = {}
+        if sizes is not None:
+            kept = {model: self.compute.state(model) for model in may_overflow(sizes, step, directions)}
+            self.compute.apply(directions, step)
+        diverged = [model for model in kept if not is_finite(self.compute.state(model).values())]
+        for model in diverged:
+            self.compute.load_state(model, kept[model])
+        for model in restored:
+            self.compute.load_state(model, self._first_versions[model])
+        server = self.server.unmoved(before, server, diverged)
+        self.momentum.forget([*restored, *np.flatnonzero(server.quarantined).tolist()])
+        return server
 
     def _frozen_scores(self, exchange: int, plan: Plan, scores: Floats) -> Floats | None:
         """Scores of the same choices without fine-tuning."""
@@ -186,7 +194,6 @@ class FusedSimulation:
             span,
             weights > 0,
             weights,
-            observed=weights > 0,
             hindsight=False,
             adaptation=self._adaptation(exchange),
             pooling=self.policy.pooling,

@@ -6,7 +6,6 @@ It is the reference for the fused simulator, and it mimics a deployment: a clien
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -15,10 +14,12 @@ import numpy as np
 import torch
 from torch.func import functional_call
 
-from ofms.compute.checks import MOST_RAW_LOSS, is_finite, not_finite_update, require_finite_losses, require_fit
+from ofms.compute.checks import is_finite, require_fit
 from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks, Tensors
-from ofms.compute.momentum import Momentum, sizes_of
+from ofms.compute.momentum import Momentum
+from ofms.compute.moving import move_models
+from ofms.compute.protocol import Summed
 from ofms.compute.samples import Samples
 from ofms.compute.tasks import sample_losses
 from ofms.core.draws import Draws
@@ -33,7 +34,7 @@ from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import copies_held, is_control, tuning_window_of
 from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
-from ofms.simulator.exchange import Exchange, policy_losses
+from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 from ofms.simulator.loopback_client import LoopbackClient
 
 
@@ -140,8 +141,6 @@ class LoopbackSimulation:
         for index, each in enumerate(found):
             for model, outputs, losses in each:
                 own_results.add_one(index, model, outputs, losses)
-        most = MOST_RAW_LOSS if policy.loss_bound == "raw" else math.inf
-        require_finite_losses(own_results.losses, observed, self.names, span[0], most)
         shared = self._in_hindsight(span, plan, served) if self.hindsight else own_results
         frozen_scores = self._frozen_scores(exchange, plan)
 
@@ -152,18 +151,11 @@ class LoopbackSimulation:
                 for index, client in enumerate(self.clients)
             ]
         )
-        totals = self._updates(exchange, plans, reports)
-        self._train_own_copies(exchange)
-        restored = np.flatnonzero(self.server.restored(server, reports)).tolist()
-        directions = self.momentum.add(totals)
-        sizes = sizes_of(totals, directions, self.tensors, self.trainable)
-        server, step = self.server.absorb(server, reports, sizes)
-        for model, direction in directions.items():
-            for name, part in direction.items():
-                self.tensors[model][name] += float(step[model]) * part
-        self.momentum.forget(restored)
-        for model in restored:
-            self.tensors[model] = _copied(self.frozen[model])
+        summed = self._updates(exchange, plans, reports)
+        reports = reports.without_updates(flags_of(summed.left_out, plan.held.shape))
+        left_out = summed.left_out + self._train_own_copies(exchange)
+        models, first = (self.momentum, self.tensors, self.trainable), lambda model: _copied(self.frozen[model])
+        before, server = server, move_models(self.server, server, reports, summed.updates, *models, first)
         self.server_state, self.next_exchange = server, exchange + 1
         scores, prediction_losses = own_results.client_scores()
         return Exchange(
@@ -179,14 +171,17 @@ class LoopbackSimulation:
             model_scores=shared.model_scores,
             client_losses=np.where(observed[:, None], own_results.losses, shared.losses),
             expected_weights=weights,
+            quarantined=np.flatnonzero(server.quarantined & ~before.quarantined).tolist(),
+            left_out=left_out,
         )
 
-    def _updates(self, exchange: int, plans: list[Plan], reports: Reports) -> dict[int, Tensors]:
-        """The clients' weighted updates of each model, summed in the order of the clients."""
+    def _updates(self, exchange: int, plans: list[Plan], reports: Reports) -> Summed:
+        """The clients' weighted updates of each model that are finite, summed in the order of the clients."""
         totals: dict[int, Tensors] = {}
+        left_out: list[tuple[int, int]] = []
         window = tuning_window_of(self.policy.local, self.fleet.schedule, exchange)
         if window is None or self.policy.local is None:
-            return totals
+            return Summed(totals)
         for index, (client, plan) in enumerate(zip(self.clients, plans, strict=True)):
             weights = {
                 model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[index]).tolist()
@@ -194,25 +189,29 @@ class LoopbackSimulation:
             updates = client.fine_tune(weights, window, self.policy.local, plan.prediction_weights[0])
             for model, update in updates.items():
                 if not is_finite(update.values()):
-                    raise not_finite_update(self.names[model], index, weights[model], window.stop)
+                    left_out.append((index, model))
+                    continue
                 total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in update.items()})
                 for name, part in update.items():
                     total[name] += part
-        return totals
+        return Summed(totals, left_out)
 
-    def _train_own_copies(self, exchange: int) -> None:
-        """Each client's fine-tuning of its own copy, which stays with the client."""
+    def _train_own_copies(self, exchange: int) -> list[tuple[int, int]]:
+        """Each client's fine-tuning of its own copy, which stays with the client; clients that it would break."""
         model, local = self.policy.own_model, self.policy.local
         window = tuning_window_of(local, self.fleet.schedule, exchange)
+        left_out: list[tuple[int, int]] = []
         if model is None or window is None or local is None:
-            return
+            return left_out
         for index, client in enumerate(self.clients):
             if model in client.store:
                 update = client.fine_tune({model: 1.0}, window, local, np.zeros(len(self.names)))[model]
-                if not is_finite(update.values()):
-                    raise not_finite_update(self.names[model], index, 1.0, window.stop)
                 moved = {name: client.store[model][name] + part for name, part in update.items()}
-                client.store[model] = client.store[model] | moved
+                if is_finite(moved.values()):
+                    client.store[model] = client.store[model] | moved
+                else:
+                    left_out.append((index, model))
+        return left_out
 
     def _evaluation(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
         targets = self.stream.y[:, span[0] : span[1]]

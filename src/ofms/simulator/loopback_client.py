@@ -15,6 +15,7 @@ from ofms.compute.local import LocalNetworks, Tensors
 from ofms.compute.tasks import sample_losses
 from ofms.core.draws import Draws
 from ofms.core.messages import Grants, Plan, Reports, Requests
+from ofms.core.pooling import within_range
 from ofms.core.schedule import Window
 from ofms.core.states import flatten, unflatten
 from ofms.core.typing import AnyArray, Floats, Integers
@@ -105,12 +106,11 @@ class LoopbackClient:
         start = first - int(late.max())
         outputs = np.full((stop - start, late.size, found[0][1].shape[1]), np.nan, dtype=found[0][1].dtype)
         for model, current, _ in found:
-            outputs[first - start :, model] = current
+            outputs[first - start :, model] = within_range(current)
             with torch.no_grad():
                 for step in range(first - int(late[model]), first):
-                    outputs[step - start, model] = self.networks.outputs(
-                        model, self.store[model], self.x[step : step + 1]
-                    )[0]
+                    late_output = self.networks.outputs(model, self.store[model], self.x[step : step + 1])
+                    outputs[step - start, model] = within_range(late_output.numpy())[0]
         return Samples.of(exchange, outputs[None], self.y[None, first:stop].numpy())
 
     @_timed

@@ -10,6 +10,7 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from ofms.runs.units import human_bytes
+from ofms.runs.warning_lines import quarantine_line, quarantined_models
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -53,6 +54,8 @@ class Progress:
         """Show further rounds."""
         self.done += len(lines)
         self._count(lines)
+        if quarantined := quarantined_models(lines):
+            tqdm.write(f"warning: {quarantine_line(quarantined)}", file=sys.stderr)
         if self.live:
             self._figures.set_description_str(f"  {self.figures(lines[-1])}", refresh=False)
             self._bar.update(len(lines))

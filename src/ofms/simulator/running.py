@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
-from ofms.core.errors import InvalidInput, NotFinite
+from ofms.core.errors import InvalidInput
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.fleet import Fleet
@@ -20,7 +20,7 @@ from ofms.runs.folder import RunFolder, resume_command
 from ofms.runs.observers import CheckpointObserver, Observer
 from ofms.runs.result import Result
 from ofms.runs.trackers import start_tracker
-from ofms.runs.warning_lines import run_warnings
+from ofms.runs.warning_lines import divergence_warnings, quarantined_models, run_warnings
 from ofms.simulator.drift import DriftMeasurement
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.metrics import Line, Measurement
@@ -92,8 +92,9 @@ def run(
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
         began = time.perf_counter() - seconds
-        for exchange in _explained(simulation.exchanges(), stream, folder):
+        for exchange in _explained(simulation.exchanges(), folder):
             new = measurement.add(exchange)
+            new[-1] |= _events(exchange, fleet.catalogue.names, stream)
             if drift is not None:
                 drift.add(exchange)
             lines += new
@@ -109,6 +110,9 @@ def run(
             saturated=measurement.saturated_share,
             clients=clients,
         )
+        quarantined = quarantined_models(lines)
+        further = {"loss_bound": policy.loss_bound} | ({"quarantined": quarantined} if quarantined else {})
+        warnings = [*stream.warnings, *warnings, *divergence_warnings(lines)]
         result = Result.from_measurement(
             config,
             metric=metric,
@@ -121,7 +125,7 @@ def run(
             revision=fleet.catalogue.revision,
             models=fleet.catalogue.names,
             stream=stream,
-            further={"loss_bound": policy.loss_bound, "warnings": [*stream.warnings, *warnings]},
+            further=further | {"warnings": warnings},
             folder=folder,
         )
         for observer in observers:
@@ -129,12 +133,17 @@ def run(
     return result
 
 
-def _explained(exchanges: Iterator[Exchange], stream: Stream, folder: Path | None) -> Iterator[Exchange]:
-    """The exchanges; an error names its client as the stream does, and one of the user's own code how to resume."""
+def _events(exchange: Exchange, models: Sequence[str], stream: Stream) -> Line:
+    """What the record of an exchange's last round says about updates that are not finite; nothing in most exchanges."""
+    left_out = sorted({stream.name_of(client) for client, _ in exchange.left_out})
+    names = [models[model] for model in exchange.quarantined]
+    return ({"left_out": left_out} if left_out else {}) | ({"quarantined": names} if names else {})
+
+
+def _explained(exchanges: Iterator[Exchange], folder: Path | None) -> Iterator[Exchange]:
+    """The exchanges; an error of the user's own code says how to resume."""
     try:
         yield from exchanges
-    except NotFinite as error:
-        raise error if error.client is None else error.with_name(stream.name_of(error.client)) from None
     except Exception as error:
         # An error of the folder itself says so already.
         if folder is not None and not isinstance(error, InvalidInput | OSError):
