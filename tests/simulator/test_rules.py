@@ -16,7 +16,9 @@ from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.fleet import Fleet
 from ofms.policies.observations import Observations
 from ofms.policies.protocol import Policy
+from ofms.policies.registry import build_policy
 from ofms.policies.session import open_sessions
+from ofms.simulator import api
 from ofms.simulator.simulation import make_simulation
 from tests.problems import fleet_for, fleet_of, policy_of, regression_problem
 
@@ -118,6 +120,20 @@ def test_a_plan_that_breaks_a_rule_ends_the_run(case: str, loopback: bool) -> No
     change, rule = PLANS[case]
     with pytest.raises(ofms.InvalidInput, match=rf"policy = ofms-ft: client {CLIENT}, exchange {EXCHANGE}: .*{rule}"):
         run(lambda policy, _: replace(policy, client=BreakingClient(policy.client, change)), loopback=loopback)
+
+
+@pytest.mark.parametrize("loopback", [False, True])
+def test_a_broken_rule_names_client_and_model(loopback: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*given: Any) -> Policy:
+        policy = build_policy(*given)
+        return replace(policy, client=BreakingClient(policy.client, put("prediction_weights", outside)))
+
+    monkeypatch.setattr(api, "build_policy", build)
+    dictionary, stream = regression_problem(clients=4, rounds=6)
+    named = replace(stream, names=("fan", "valve", "motor", "pump"))
+    rule = rf"client pump, exchange {EXCHANGE}: it predicts with a model that it does not hold \(net\d\)"
+    with pytest.raises(ofms.InvalidInput, match=rule):
+        ofms.simulate(models=dictionary, stream=named, budget="3", bandwidth="100%", loopback=loopback)
 
 
 def everything(held: Flags) -> Flags:

@@ -6,7 +6,7 @@ names policy, client, exchange and rule, instead of figures that no device could
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,26 @@ from ofms.core.typing import AnyArray, Flags, Floats, Integers
 _TOLERANCE = 1e-5
 _MOST = np.finfo(np.float64).max
 _NUMBERS_IN_A_BLOCK = 100_000
+
+
+class BrokenRule(InvalidInput):
+    """A rule that a policy broke for a client, by its number or name.
+
+    >>> str(BrokenRule("greedy", 3, 5, "it predicts with a model that it does not hold", 1).named("pump", ["a", "b"]))
+    'policy = greedy: client pump, exchange 5: it predicts with a model that it does not hold (b); correct the policy'
+    """
+
+    def __init__(
+        self, policy: str, client: int | str, exchange: int, rule: str, model: int | str | None = None
+    ) -> None:
+        self.policy, self.client, self.exchange, self.rule, self.model = policy, client, exchange, rule, model
+        what = "" if model is None else f" ({f'model {model}' if isinstance(model, int) else model})"
+        super().__init__("policy", policy, f"client {client}, exchange {exchange}: {rule}{what}; correct the policy")
+
+    def named(self, client: str, models: Sequence[str]) -> BrokenRule:
+        """The same with the names of client and model."""
+        model = models[self.model] if isinstance(self.model, int) else self.model
+        return BrokenRule(self.policy, client, self.exchange, self.rule, model)
 
 
 def require_requests(policy: str, requests: Requests) -> None:
@@ -41,7 +61,7 @@ def require_held(policy: str, requests: Requests, held: Flags, storage: Integers
     needed = np.einsum("nk,k->n", held, storage.astype(np.float64))
     for row in np.flatnonzero(needed > budgets)[:1].tolist():
         rule = f"it holds {needed[row]:.0f} bytes, more than its budget of {int(budgets[row])}"
-        raise _broken(policy, requests.exchange, requests.client[row], rule)
+        raise BrokenRule(policy, int(requests.client[row]), requests.exchange, rule)
 
 
 def require_plan(policy: str, grants: Grants, plan: Plan) -> None:
@@ -99,7 +119,7 @@ def _require_weights(policy: str, exchange: int, clients: Integers, weights: Any
         total = np.einsum("nk->n", some, dtype=np.float64)
         for row in np.flatnonzero(~(np.abs(total - 1) <= _TOLERANCE))[:1].tolist():
             rule = f"its prediction weights sum to {total[row]:.6g}, not to 1"
-            raise _broken(policy, exchange, clients[rows][row], rule)
+            raise BrokenRule(policy, int(clients[rows][row]), exchange, rule)
         check((some != 0) <= allowed, "it predicts with a model that it does not hold")
 
 
@@ -120,11 +140,7 @@ def _require(policy: str, exchange: int, clients: Integers, kept: Flags, rule: s
     """Reject [n, K] flags that are not all set."""
     if not kept.all():
         row, model = np.argwhere(~kept)[0].tolist()
-        raise _broken(policy, exchange, clients[row], f"{rule} (model {model})")
-
-
-def _broken(policy: str, exchange: int, client: int, rule: str) -> InvalidInput:
-    return InvalidInput("policy", policy, f"client {int(client)}, exchange {exchange}: {rule}; correct the policy")
+        raise BrokenRule(policy, int(clients[row]), exchange, rule, model)
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:

@@ -14,6 +14,7 @@ from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
+from ofms.policies.rules import BrokenRule
 from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, comparable, restore
 from ofms.runs.config import RunConfig
 from ofms.runs.folder import RunFolder, resume_command
@@ -92,7 +93,7 @@ def run(
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
         began = time.perf_counter() - seconds
-        for exchange in _explained(simulation.exchanges(), folder):
+        for exchange in _explained(simulation.exchanges(), stream, fleet.catalogue.names, folder):
             new = measurement.add(exchange)
             new[-1] |= _events(exchange, fleet.catalogue.names, stream)
             if drift is not None:
@@ -140,10 +141,15 @@ def _events(exchange: Exchange, models: Sequence[str], stream: Stream) -> Line:
     return ({"left_out": left_out} if left_out else {}) | ({"quarantined": names} if names else {})
 
 
-def _explained(exchanges: Iterator[Exchange], folder: Path | None) -> Iterator[Exchange]:
-    """The exchanges; an error of the user's own code says how to resume."""
+def _explained(
+    exchanges: Iterator[Exchange], stream: Stream, models: Sequence[str], folder: Path | None
+) -> Iterator[Exchange]:
+    """The exchanges; a broken rule names client and model, and an error of the user's own code says how to resume."""
     try:
         yield from exchanges
+    except BrokenRule as error:
+        client = error.client if isinstance(error.client, str) else stream.name_of(error.client)
+        raise error.named(client, models) from None
     except Exception as error:
         # An error of the folder itself says so already.
         if folder is not None and not isinstance(error, InvalidInput | OSError):
