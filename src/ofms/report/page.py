@@ -14,7 +14,15 @@ from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import Table
 from ofms.report import charts
 from ofms.report.heatmaps import shares_chart, weights_chart
-from ofms.runs.formatting import DRIFT_HEADER, format_bound, format_drift, format_regret, format_score, scale
+from ofms.runs.formatting import (
+    DRIFT_HEADER,
+    format_bound,
+    format_drift,
+    format_number,
+    format_regret,
+    format_score,
+    scale,
+)
 from ofms.runs.loading import load_preset
 from ofms.runs.result import Result
 from ofms.runs.units import human_bytes
@@ -104,12 +112,12 @@ def headline(run: Result) -> list[tuple[str, str]]:
     if figures["regret"] is not None:
         shown.append(("average regret", format_regret(run)))
         shown.append(("its bound", format_bound(run)))
-        shown.append(("best model in hindsight", f"{factor * figures['best_in_hindsight']:.2f} {unit}"))
+        shown.append(("best model in hindsight", f"{format_number(factor * figures['best_in_hindsight'])} {unit}"))
     if run.drifts:
         shown += zip(DRIFT_HEADER, format_drift(run), strict=True)
-        shown.append(("best model of each phase", f"{factor * figures['best_of_phases']:.2f} {unit}"))
+        shown.append(("best model of each phase", f"{format_number(factor * figures['best_of_phases'])} {unit}"))
     if figures["frozen"] is not None:
-        shown.append(("same choices, frozen dictionary", f"{factor * figures['frozen']:.2f} {unit}"))
+        shown.append(("same choices, frozen dictionary", f"{format_number(factor * figures['frozen'])} {unit}"))
     exchanges = -(-config.rounds // config.interval) * config.clients
     shown.append(("down, per client and exchange", human_bytes(figures["bytes_down"] / exchanges)))
     shown.append(("up, per client and exchange", human_bytes(figures["bytes_up"] / exchanges)))
@@ -227,8 +235,8 @@ def _with_distinct_names(runs: list[Result]) -> list[Result]:
 
 
 def _finite(value: float, factor: float) -> str:
-    return f"{factor * value:.2f}" if np.isfinite(value) else "–"
+    return format_number(factor * value) if np.isfinite(value) else "–"
 
 
 def _scaled(value: float | None, factor: float) -> str:
-    return "–" if value is None else f"{factor * value:.2f}"
+    return "–" if value is None else format_number(factor * value)

@@ -23,11 +23,21 @@ if TYPE_CHECKING:
 
 DRIFT_HEADER = ["average dynamic regret", "rounds until recovered"]
 REGRET_LABEL = "average regret (selection loss)"
+_LARGEST_DECIMAL = 1e9
 
 
 def scale(metric: str) -> tuple[float, str]:
     """Factor and unit of a metric in tables and charts: accuracy in percent, squared errors in thousandths."""
     return (100.0, "%") if metric == "accuracy" else (1000.0, "×10⁻³")
+
+
+def format_number(value: float) -> str:
+    """Two decimals, or powers of ten if a model overflowed.
+
+    >>> format_number(8.125), format_number(1.6e24)
+    ('8.12', '1.6e+24')
+    """
+    return f"{value:.2f}" if abs(value) < _LARGEST_DECIMAL else f"{value:.3g}"
 
 
 def format_score(score: Floats, metric: str) -> str:
@@ -38,7 +48,7 @@ def format_score(score: Floats, metric: str) -> str:
     ('85.00 ± 5.00 %', '8.00 ± 1.00 ×10⁻³')
     """
     factor, unit = scale(metric)
-    return f"{factor * score.mean():.2f} ± {factor * score.std():.2f} {unit}"
+    return f"{format_number(factor * score.mean())} ± {format_number(factor * score.std())} {unit}"
 
 
 def format_regret(result: Result) -> str:
