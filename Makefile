@@ -5,7 +5,7 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint wheel-test bench mutate clean
+.PHONY: help install demo test test-all lint wheel-test bench mutate audit clean
 MUTANTS ?= ofms.core.* ofms.policies.*
 
 help:  ## list the targets
@@ -49,6 +49,10 @@ mutate: $(STAMP)  ## mutation tests, hours; resumes; for a part, MUTANTS="ofms.c
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutate]'
 	OMP_NUM_THREADS=1 $(BIN)/mutmut run $(foreach part,$(MUTANTS),'$(part)')
 	$(BIN)/python .ci/mutants.py
+
+audit: $(STAMP)  ## licences and known vulnerabilities of what is installed; needs pypi.org
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit]'
+	$(BIN)/python .ci/audit.py
 
 clean:  ## remove .venv and what tools left behind
 	rm -rf $(VENV) mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
