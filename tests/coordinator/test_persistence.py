@@ -67,6 +67,36 @@ def test_a_restarted_server_continues_from_its_checkpoint(tmp_path: Path, fleet:
     last.close()
 
 
+def test_a_quarantine_is_kept_until_the_dictionary_is_thawed(tmp_path: Path, fleet: DirectFleet) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    persistence = PersistentCoordinator(Deployment(folder))
+    fleet.join(persistence)
+    fleet.exchange(persistence)
+    fleet.answer_all(persistence)
+    before, opened = parameters(persistence), persistence.coordinator.opened
+    assert opened is not None
+    model = min(model for answer in opened.answers.values() for model in answer.updates)
+    for answer in opened.answers.values():
+        for delta in answer.updates[model].delta.values() if model in answer.updates else ():
+            delta.fill_(3e38)
+            object.__setattr__(answer.updates[model], "weight", 1e30)
+    persistence.close_exchange()
+    name = persistence.coordinator.fleet.catalogue.names[model]
+    line = f"exchange 1: {name} is quarantined: its updates are not finite; it keeps its last finite version"
+    assert line in (folder / EVENTS).read_text()
+    assert parameters(persistence)[model] == before[model]
+    assert f"quarantined, because their updates were not finite: {name}" in status_text(read_status(folder))
+    persistence.close()
+    again = PersistentCoordinator(Deployment(folder))
+    assert again.coordinator.quarantined == [model]
+    fleet.exchange(again)
+    assert parameters(again)[model] == before[model], "it is not fine-tuned"
+    give_command(folder, Command("thaw"))
+    again.run_commands()
+    assert again.coordinator.quarantined == []
+    again.close()
+
+
 def test_two_servers_cannot_use_one_deployment(tmp_path: Path) -> None:
     folder = make_fleet(tmp_path / "fleet")
     persistence = PersistentCoordinator(Deployment(folder))

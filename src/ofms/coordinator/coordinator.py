@@ -104,7 +104,7 @@ class Coordinator:
 
     @property
     def quarantined(self) -> list[int]:
-        """The models that diverged, and are not fine-tuned until a thaw."""
+        """The models that diverged, and are not fine-tuned until they are thawed."""
         return np.flatnonzero(self.state.quarantined).tolist()
 
     @property
