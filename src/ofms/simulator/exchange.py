@@ -36,6 +36,8 @@ class Exchange:
         else None.
     frozen_scores
         [N, n] scores of the same choices without fine-tuning; None if they are not measured.
+    present
+        [N] and [K] the clients and models in the fleet; None if all are throughout the run.
     """
 
     index: int
@@ -50,6 +52,7 @@ class Exchange:
     expected_weights: Floats
     prediction_losses: Floats | None = None
     frozen_scores: Floats | None = None
+    present: tuple[Flags, Flags] | None = None
 
 
 def policy_losses(losses: Floats, observed: Flags, bound: LossBound) -> Floats:

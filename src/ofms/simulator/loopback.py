@@ -13,19 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.func import functional_call
 
-from ofms.compute.checks import MOST_RAW_LOSS, is_finite, not_finite_update, require_finite_losses, require_fit
+from ofms.compute.checks import MOST_RAW_LOSS, require_finite_losses, require_fit
 from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks, Tensors
 from ofms.compute.momentum import Momentum, sizes_of
 from ofms.compute.samples import Samples
-from ofms.compute.tasks import sample_losses
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Plan, Reports, Requests
 from ofms.core.states import flatten, unflatten
-from ofms.core.typing import AnyArray, Flags, Floats
+from ofms.core.typing import AnyArray, Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.models.speed import one_thread_per_worker
@@ -33,8 +31,11 @@ from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import copies_held, is_control, tuning_window_of
 from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
+from ofms.simulator.cohorts import Cohorts
 from ofms.simulator.exchange import Exchange, policy_losses
 from ofms.simulator.loopback_client import LoopbackClient
+from ofms.simulator.loopback_work import evaluate_all, train_own_copies, updates_of
+from ofms.simulator.phases import Phases
 
 
 class LoopbackSimulation:
@@ -50,6 +51,7 @@ class LoopbackSimulation:
         seed: int,
         hindsight: bool = True,
         dtype: torch.dtype = torch.float32,
+        phases: Phases | None = None,
     ) -> None:
         require_fit(dictionary, stream)
         self.policy, self.fleet, self.stream, self.task = policy, fleet, stream, dictionary.task
@@ -68,14 +70,21 @@ class LoopbackSimulation:
         networks = LocalNetworks(modules, self.trainable, dictionary.task)
         samples = Samples(stream, dtype, torch.device("cpu"))
         session, self.server = open_sessions(policy, fleet)
+        everyone = np.arange(stream.clients)
+        self.phases, self.setup = phases, None if phases is None else phases.first
+        if phases is not None:
+            session, self.server, everyone = phases.first.client, phases.first.server, np.array(phases.first.members)
+        self.fleet_rows = Cohorts(session, (everyone,), stream.clients)
         self.networks = modules
+        # Clients that are not in the fleet yet get their own state when they join.
+        budgets = np.where(np.isin(np.arange(stream.clients), everyone), fleet.budgets, fleet.budgets[everyone[0]])
         self.clients = [
             LoopbackClient(
                 session,
                 networks,
                 samples.x[index],
                 samples.y[index],
-                session.join(fleet.catalogue, fleet.budgets[index : index + 1], np.array([index])),
+                session.join(fleet.catalogue, budgets[index : index + 1], np.array([index])),
             )
             for index in range(stream.clients)
         ]
@@ -95,6 +104,11 @@ class LoopbackSimulation:
             while self.next_exchange < self.fleet.schedule.exchanges:
                 yield self._exchange(self.next_exchange)
 
+    @property
+    def present(self) -> list[tuple[int, LoopbackClient]]:
+        """The clients in the fleet, with their numbers."""
+        return [(index, self.clients[index]) for index in self.fleet_rows.present.tolist()]
+
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """All state that changes between exchanges, as arrays and values."""
         arrays, values = flatten(self.server_state, "server.")
@@ -110,50 +124,80 @@ class LoopbackSimulation:
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         """Continue from flattened arrays and values."""
+        self.next_exchange = int(values["next_exchange"])
+        for exchange in range(self.next_exchange):
+            self._begin(exchange)
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
         self.momentum.load_arrays(arrays, "momentum.")
-        self.next_exchange = int(values["next_exchange"])
         for model, tensors in enumerate(self.tensors):
             self.tensors[model] = {name: torch.from_numpy(arrays[f"model.{model}.{name}"].copy()) for name in tensors}
         for index, client in enumerate(self.clients):
             client.unflatten(arrays, values, f"client.{index}.")
 
+    def _begin(self, exchange: int) -> None:
+        """Apply the events of an exchange, client by client."""
+        for event, before, after in self.phases.at(exchange) if self.phases is not None else ():
+            session, all_adapt = after.client, after.concerns_clients(before, event)
+            for index in after.members:
+                client, budgets = self.clients[index], after.budgets[index : index + 1]
+                if index in event.join:
+                    client.state = session.join(after.catalogue, budgets, np.array([index]))
+                    client.first_round = after.schedule.span(exchange)[0]
+                elif all_adapt or index in event.budget:
+                    client.state = session.adapt(
+                        client.state, client.session, after.catalogue, budgets, anew=event.anew
+                    )
+                client.session = session
+            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew)
+            self.setup, self.policy, self.fleet, self.server = after, after.built, after.fleet, after.server
+            self.fleet_rows = Cohorts(session, (np.array(after.members),), len(self.clients))
+            self.momentum.decay = self.policy.momentum
+            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places))
+
     def _exchange(self, exchange: int) -> Exchange:
-        policy = self.policy
+        self._begin(exchange)
+        policy, rows = self.policy, self.fleet_rows
         span, draws = self.fleet.schedule.span(exchange), Draws(self.seed, exchange)
-        requests = Requests.stack([client.request(draws) for client in self.clients])
+        requests = Requests.stack([client.request(draws) for _, client in self.present])
         server, grants = self.server.grant(self.server_state, requests, draws)
         served = self.frozen if is_control(policy.local, exchange) else self.tensors
         plans = []
-        for index, client in enumerate(self.clients):
-            own = grants.rows(slice(index, index + 1))
+        for place, (_, client) in enumerate(self.present):
+            own = grants.rows(slice(place, place + 1))
             plans.append(client.receive(own, {int(k): served[k] for k in np.flatnonzero(own.sent[0])}))
-        plan = Plan(*(np.concatenate([getattr(each, field.name) for each in plans]) for field in fields(Plan)))
-        weights = np.concatenate([expected_weights(policy, client.state, server) for client in self.clients])
+        parts = (np.concatenate([getattr(each, field.name) for each in plans]) for field in fields(Plan))
+        plan, slots = Plan(*map(rows.spread, parts)), rows.session.slots
+        weights = rows.spread(
+            np.concatenate([expected_weights(policy, client.state, server, slots) for _, client in self.present])
+        )
 
         observed = policy.observed(plan)
         own_results = self._evaluation(span, plan)
-        found = [
-            client.evaluate(exchange, np.flatnonzero(observed[index]).tolist())
-            for index, client in enumerate(self.clients)
-        ]
-        for index, each in enumerate(found):
+        found = [client.evaluate(exchange, np.flatnonzero(observed[index]).tolist()) for index, client in self.present]
+        for (index, _), each in zip(self.present, found, strict=True):
             for model, outputs, losses in each:
                 own_results.add_one(index, model, outputs, losses)
         most = MOST_RAW_LOSS if policy.loss_bound == "raw" else math.inf
         require_finite_losses(own_results.losses, observed, self.names, span[0], most)
-        shared = self._in_hindsight(span, plan, served) if self.hindsight else own_results
+        shared = (
+            evaluate_all(self._evaluation(span, plan), self.clients, self.networks, served, span)
+            if self.hindsight
+            else own_results
+        )
         frozen_scores = self._frozen_scores(exchange, plan)
 
         learnt = policy_losses(own_results.losses, observed, policy.loss_bound)
         reports = Reports.stack(
             [
-                client.learn(exchange, plans[index], learnt[index : index + 1], found[index])
-                for index, client in enumerate(self.clients)
+                client.learn(exchange, plans[place], learnt[index : index + 1], found[place])
+                for place, (index, client) in enumerate(self.present)
             ]
         )
-        totals = self._updates(exchange, plans, reports)
-        self._train_own_copies(exchange)
+        window = tuning_window_of(policy.local, self.fleet.schedule, exchange)
+        totals: dict[int, Tensors] = {}
+        if window is not None and policy.local is not None:
+            totals = updates_of(self.present, plans, reports, window, policy.local, self.names)
+            train_own_copies(self.present, policy.own_model, window, policy.local, self.names)
         restored = np.flatnonzero(self.server.restored(server, reports)).tolist()
         directions = self.momentum.add(totals)
         sizes = sizes_of(totals, directions, self.tensors, self.trainable)
@@ -169,9 +213,11 @@ class LoopbackSimulation:
         return Exchange(
             index=exchange,
             span=span,
-            grants=grants,
+            grants=rows.whole_grants(grants),
             plan=plan,
-            traffic=count_bytes(self.fleet.catalogue, grants, reports, copies_held(policy.local)),
+            traffic=count_bytes(
+                self.fleet.catalogue, rows.whole_grants(grants), rows.whole_reports(reports), copies_held(policy.local)
+            ),
             scores=scores,
             prediction_losses=prediction_losses if policy.incurs_prediction else None,
             frozen_scores=frozen_scores,
@@ -179,40 +225,8 @@ class LoopbackSimulation:
             model_scores=shared.model_scores,
             client_losses=np.where(observed[:, None], own_results.losses, shared.losses),
             expected_weights=weights,
+            present=None if self.phases is None or self.setup is None else self.phases.present(self.setup),
         )
-
-    def _updates(self, exchange: int, plans: list[Plan], reports: Reports) -> dict[int, Tensors]:
-        """The clients' weighted updates of each model, summed in the order of the clients."""
-        totals: dict[int, Tensors] = {}
-        window = tuning_window_of(self.policy.local, self.fleet.schedule, exchange)
-        if window is None or self.policy.local is None:
-            return totals
-        for index, (client, plan) in enumerate(zip(self.clients, plans, strict=True)):
-            weights = {
-                model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[index]).tolist()
-            }
-            updates = client.fine_tune(weights, window, self.policy.local, plan.prediction_weights[0])
-            for model, update in updates.items():
-                if not is_finite(update.values()):
-                    raise not_finite_update(self.names[model], index, weights[model], window.stop)
-                total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in update.items()})
-                for name, part in update.items():
-                    total[name] += part
-        return totals
-
-    def _train_own_copies(self, exchange: int) -> None:
-        """Each client's fine-tuning of its own copy, which stays with the client."""
-        model, local = self.policy.own_model, self.policy.local
-        window = tuning_window_of(local, self.fleet.schedule, exchange)
-        if model is None or window is None or local is None:
-            return
-        for index, client in enumerate(self.clients):
-            if model in client.store:
-                update = client.fine_tune({model: 1.0}, window, local, np.zeros(len(self.names)))[model]
-                if not is_finite(update.values()):
-                    raise not_finite_update(self.names[model], index, 1.0, window.stop)
-                moved = {name: client.store[model][name] + part for name, part in update.items()}
-                client.store[model] = client.store[model] | moved
 
     def _evaluation(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
         targets = self.stream.y[:, span[0] : span[1]]
@@ -224,25 +238,11 @@ class LoopbackSimulation:
         if not self.hindsight or local is None or local.rate == 0:
             return None
         builder = self._evaluation(self.fleet.schedule.span(exchange), plan)
-        for index, client in enumerate(self.clients):
+        for index, client in self.present:
             predicting = np.flatnonzero(plan.prediction_weights[index]).tolist()
             for model, outputs, losses in client.evaluate_with(self.frozen, exchange, predicting):
                 builder.add_one(index, model, outputs, losses)
         return builder.client_scores()[0]
-
-    def _in_hindsight(self, span: tuple[int, int], plan: Plan, models: list[Tensors]) -> EvaluationBuilder:
-        """Evaluate all models on all clients' samples: only for metrics, no client sees the results."""
-        builder = self._evaluation(span, plan)
-        x = torch.cat([client.x[span[0] : span[1]] for client in self.clients])
-        targets = torch.stack([client.y[span[0] : span[1]] for client in self.clients])
-        everybody: Flags = np.ones((len(self.clients), 1), dtype=np.bool_)
-        for model, (network, tensors) in enumerate(zip(self.networks, models, strict=True)):
-            with torch.no_grad():
-                flat = functional_call(network, tensors, (x,))
-            outputs = flat.unflatten(0, targets.shape).numpy()[:, :, None]
-            losses = sample_losses(flat, targets.flatten(), self.task).reshape(targets.shape).double().numpy()
-            builder.add([model], np.arange(len(self.clients)), everybody, outputs, losses[:, :, None])
-        return builder
 
 
 def _copied(tensors: Tensors) -> Tensors:

@@ -24,6 +24,7 @@ from ofms.runs.warning_lines import run_warnings
 from ofms.simulator.drift import DriftMeasurement
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.metrics import Line, Measurement
+from ofms.simulator.phases import Phases
 from ofms.simulator.progress import Progress
 from ofms.simulator.simulation import make_simulation
 
@@ -42,6 +43,7 @@ def run(
     checkpoint: float,
     tracker: str | None,
     cache: bool = False,
+    phases: Phases | None = None,
 ) -> Result:
     """Run a policy to its end, from the last checkpoint if it is resumed, and notify observers."""
     simulation = make_simulation(
@@ -56,6 +58,7 @@ def run(
         workers=workers,
         cache=cache,
         progress=progress,
+        phases=phases,
     )
     measurement = Measurement(
         stream.clients,
@@ -63,11 +66,13 @@ def run(
         loss_bound=policy.loss_bound,
         hindsight=config.hindsight,
         history=config.history,
+        changing=phases is not None,
     )
     metric = "accuracy" if stream.task == "classification" else "mse"
     parts: dict[str, Flattenable] = {"simulation": simulation, "measurement": measurement}
     drift = None
-    if stream.changes and config.hindsight:
+    # With a fleet that changes, phases of the stream are not comparable.
+    if stream.changes and config.hindsight and phases is None:
         drift = DriftMeasurement(
             stream.clients, len(dictionary), config.rounds, stream.changes, metric=metric, loss_bound=policy.loss_bound
         )
@@ -121,7 +126,8 @@ def run(
             revision=fleet.catalogue.revision,
             models=fleet.catalogue.names,
             stream=stream,
-            further={"loss_bound": policy.loss_bound, "warnings": [*stream.warnings, *warnings]},
+            further={"loss_bound": policy.loss_bound, "warnings": [*stream.warnings, *warnings]}
+            | ({} if phases is None else {"events": phases.lines(stream.names)}),
             folder=folder,
         )
         for observer in observers:
