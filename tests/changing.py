@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ofms.core.events import Event
+from ofms.core.schedule import Schedule
+from ofms.data.stream import Stream
+from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST
 from ofms.runs.setup import Setup, named_models
 from tests.policy_settings import SETTINGS
@@ -38,4 +43,30 @@ def changing_setup(problem: str, name: str, events: Sequence[Event], interval: i
         schedule=fleet.schedule,
         policy=name,
         settings=named_models(name, given, catalogue, NO_TRUST),
+    )
+
+
+def deployed_setup(
+    name: str,
+    dictionary: Dictionary,
+    stream: Stream,
+    budgets: Sequence[int],
+    events: Sequence[Event],
+    settings: Mapping[str, Any],
+    *,
+    interval: int,
+) -> Setup:
+    """The simulated fleet that is equivalent to a deployment with these events."""
+    catalogue = dictionary.catalogue()
+    later = {client for event in events for client in event.join}
+    added = {model for event in events for model in event.add}
+    return Setup(
+        catalogue=catalogue,
+        places=tuple(slot for slot, model in enumerate(catalogue.names) if model not in added),
+        budgets=np.array(budgets, dtype=np.int64),
+        members=tuple(client for client in range(stream.clients) if client not in later),
+        bandwidth="100%",
+        schedule=Schedule(stream.rounds, interval),
+        policy=name,
+        settings=named_models(name, settings, catalogue, NO_TRUST),
     )

@@ -29,6 +29,8 @@ class Event:
         Another policy, or other settings of the same one; both halves start anew.
     rounds
         Both halves start anew with rates for this horizon; the doubling trick.
+    deadline
+        Seconds in which devices answer; of a deployment alone.
     """
 
     exchange: int
@@ -42,6 +44,7 @@ class Event:
     policy: str | None = None
     settings: Mapping[str, Any] | None = None
     rounds: int | None = None
+    deadline: float | None = None
 
     def __post_init__(self) -> None:
         if self.exchange < 0:
@@ -67,7 +70,7 @@ class Event:
         parts += [f"{who.get(client, f'client {client}')} has {to} bytes" for client, to in self.budget.items()]
         parts += [f"model {name} is retired" for name in self.retire]
         parts += [f"model {name} is added" for name in self.add]
-        for each in ("policy", "bandwidth", "interval"):
+        for each in ("policy", "bandwidth", "interval", "deadline"):
             if getattr(self, each) is not None:
                 parts.append(f"{each} = {getattr(self, each)}")
         parts += [f"{name} = {value}" for name, value in (self.settings or {}).items()]

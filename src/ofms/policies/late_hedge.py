@@ -89,16 +89,15 @@ class Client:
         return State(catalogue.storage[None], budgets, hedge, rounds, 0, held, never, zeros, zeros, zeros)
 
     def adapt(self, state: State, change: Change) -> State:
-        """Keep what was learnt; if models changed, recent exchanges are final with what is known of them."""
+        """Keep what was learnt; new models take part in recent exchanges as some that were not held."""
         if change.same_models:
             return replace(state, budgets=change.budgets)
 
         def work(some: State, rows: slice | Integers) -> State:
-            rounds, hints = some.rounds, self.settings.hints
-            hedge, _, weights = late_adahedge.advance(some.hedge, rounds.open, self.memories, len(rounds), hints=hints)
             return replace(
                 self.start(change.catalogue, some.budgets),
-                hedge=late_changes.with_models(hedge, weights, change.kept),
+                hedge=late_changes.with_models(some.hedge, some.weights, change.kept),
+                rounds=some.rounds.with_models(change.kept),
                 exchange=some.exchange,
                 held=change.carried(some.held),
                 last_held=change.carried(some.last_held, -1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -126,8 +126,25 @@ class Setup:
         if event.anew or self.places != before.places or self.schedule != before.schedule:
             return True
         ours, theirs = self.built, before.built
-        known = ("client", "local", "loss_bound", "observes", "remembers", "pooling", "own_model")
-        return any(getattr(ours, name) != getattr(theirs, name) for name in known)
+        known = ("local", "loss_bound", "observes", "remembers", "pooling", "own_model")
+        if any(getattr(ours, name) != getattr(theirs, name) for name in known):
+            return True
+        staying = sorted(set(self.members) & set(before.members))
+        budgets = {int(before.budgets[client]) for client in staying if client not in event.budget}
+        return not _same_for(budgets, ours.client, theirs.client)
+
+
+def _same_for(budgets: set[int], half: Any, other: Any) -> bool:
+    """Whether two client halves are the same for clients with these budgets: rates may be given by budget."""
+    if type(half) is not type(other):
+        return False
+    for each in fields(half):
+        mine, theirs = getattr(half, each.name), getattr(other, each.name)
+        if isinstance(mine, dict) and budgets <= mine.keys() & theirs.keys():
+            mine, theirs = ({budget: rates[budget] for budget in budgets} for rates in (mine, theirs))
+        if mine != theirs:
+            return False
+    return True
 
 
 def _with_members(setup: Setup, event: Event) -> Setup:

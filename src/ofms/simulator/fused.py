@@ -81,7 +81,6 @@ class FusedSimulation:
         return [self.compute.state(model) for model in range(len(self.fleet.catalogue))]
 
     def client_figures(self) -> dict[str, AnyArray]:
-        """No further arrays."""
         return {}
 
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
