@@ -136,7 +136,9 @@ class Rounds:
                 own = np.where(total > 0, own / np.where(total > 0, total, 1.0), ~new / np.count_nonzero(~new))
                 pooled = np.cumsum(mixture[..., None] * own, axis=1)[:, -1]
                 outside = np.maximum(0.0, 1 - np.cumsum(pooled * sure, axis=-1)[:, -1])
-            changed.append((own.astype(np.float32), sure, np.where(outside < _ROUNDING, 0.0, outside)))
+            # Clients last in memory, as everywhere: bits depend on the order of additions.
+            own = np.ascontiguousarray(own.transpose(1, 2, 0), dtype=np.float32).transpose(2, 0, 1)
+            changed.append((own, np.asfortranarray(sure), np.where(outside < _ROUNDING, 0.0, outside)))
         empty = Rounds.none(clients, kept.size, self.members.none.shape[2])
         members, certain_parts, outside_parts = zip(*changed, strict=True) if changed else ((), (), ())
         return replace(
@@ -144,7 +146,7 @@ class Rounds:
             members=Layers(members, empty.members.none),
             certain=Layers(certain_parts, empty.certain.none),
             outside=Layers(outside_parts, empty.outside.none),
-            losses=np.where(new, np.nan, self.losses[..., place]),
+            losses=np.asfortranarray(np.where(new, np.nan, self.losses[..., place])),
         )
 
     def observe(self, recent: Recent, *, late: bool = True, plain: bool = False) -> Rounds:
