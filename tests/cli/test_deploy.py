@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ofms.coordinator.deployment import read_config
+from ofms.coordinator.deployment import Deployment, read_config
+from ofms.coordinator.persistence import PersistentCoordinator
+from ofms.models.dictionary import Dictionary
 from ofms.policies import DEFAULT
 from tests.cli.commands import assert_refused, run
 from tests.deployments import make_fleet
@@ -57,6 +60,20 @@ def models(tmp_path: Path) -> Path:
         (["freeze", "FOLDER"], "not a deployment"),
         (["rollback", "FLEET", "--to", "3"], "its server has not run yet"),
         (["export", "FOLDER", "STORE"], "not a deployment"),
+        (["models", "retire", "FLEET", "netX"], "retire = netX: no such model is in use; name one of net0"),
+        (["models", "retire", "FLEET", "net0", "net1", "net2", "net3", "net4"], "at least 2 models; add another one"),
+        (["models", "add", "FLEET", "nowhere"], "it has no readable dictionary"),
+        (["models", "add", "FLEET", "MODELS"], "two models have this name"),
+        (["models", "add", "FLEET", "MODELS", "--model", "netX"], "model = netX"),
+        (["models", "add", "FOLDER", "MODELS"], "not a deployment"),
+        (["set", "FLEET"], "it changes nothing"),
+        (["set", "FLEET", "--budget", "device-0=1B"], "budget = 1 bytes: it must hold the two largest models"),
+        (["set", "FLEET", "--budget", "nobody=5"], "budget = nobody: no such device"),
+        (["set", "FLEET", "--bandwidth", "1B"], "bandwidth = 1 bytes: a client may have to upload"),
+        (["set", "FLEET", "--interval", "0"], "interval = 0: give at least 1"),
+        (["set", "FLEET", "--deadline", "0"], "deadline = 0.0: give a number above 0"),
+        (["set", "FLEET", "--policy", "poem"], "policy = poem: use one of"),
+        (["set", "FLEET", "--set", "colour=1"], "set = colour: ofms-ft has"),
     ],
 )
 def test_a_faulty_command_is_refused_in_one_line(
@@ -87,7 +104,7 @@ def test_keys_makes_adds_and_revokes(models: Path, tmp_path: Path, capsys: pytes
     assert "a is revoked" in printed
     assert run("deploy", "freeze", folder) == 0
     (command,) = (tmp_path / "new" / "commands").iterdir()
-    assert json.loads(command.read_text()) == {"do": "freeze", "to": None}
+    assert json.loads(command.read_text()) == {"do": "freeze", "to": None, "change": None}
 
 
 def test_the_default_policy_needs_no_horizon(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,3 +127,38 @@ def test_a_deployment_without_a_horizon(models: Path, tmp_path: Path, capsys: py
     refused = "learning_rate = tuned: it depends on the horizon T; give rounds"
     assert f"change {server}: {refused}" in capsys.readouterr().out
     assert_refused(capsys, run("deploy", "server", folder), refused)
+
+
+def test_models_and_settings_are_changed_by_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    whole = problem()[0]
+    renamed = tuple(replace(model, name=f"new-{model.name}") for model in whole.models[:2])
+    Dictionary(whole.task, renamed).write(tmp_path / "more")
+    for arguments in (
+        ["models", "retire", str(folder), "net0"],
+        ["models", "add", str(folder), str(tmp_path / "more"), "--model", "new-net1"],
+        ["set", str(folder), "--bandwidth", "150%", "--interval", "3", "--budget", "device-0=4", "--deadline", "9"],
+        ["set", str(folder), "--set", "learning_rate=0.25"],
+    ):
+        assert run("deploy", *arguments) == 0
+        assert "before its next exchange" in capsys.readouterr().out
+    persistence = PersistentCoordinator(Deployment(folder))
+    assert persistence.run_commands()
+    coordinator = persistence.coordinator
+    persistence.close()
+    names = [coordinator.fleet.catalogue.names[slot] for slot in coordinator.setup.places]
+    assert names == ["net1", "net2", "net3", "net4", "net5", "new-net1"]
+    assert (coordinator.fleet.schedule.interval, coordinator.settings["learning_rate"]) == (3, 0.25)
+    assert coordinator.fleet.budgets[0] == 4 * coordinator.fleet.catalogue.storage.max()
+    assert persistence.deadline == 9
+    events = (folder / "events.log").read_text()
+    assert "exchange 0: model new-net1 is added" in events
+    assert "exchange 0: device-0 has" in events
+
+
+def test_a_policy_that_needs_a_horizon_is_deployed_by_doubling(models: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "fleet"
+    arguments = ["--server", "here:1", "--models", str(models), "--policy", "mab", "--doubling", "100"]
+    assert run("deploy", "keys", str(folder), *arguments, "--device", "a=5") == 0
+    assert read_config(folder).doubling == 100
+    assert Deployment(folder).coordinator().setup.horizon == 100

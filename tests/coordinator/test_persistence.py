@@ -147,7 +147,7 @@ def test_freeze_and_rollback(tmp_path: Path, fleet: DirectFleet) -> None:
     events = (folder / EVENTS).read_text()
     assert "rolled back to the dictionary before exchange 3" in events
     assert "rollback = 2: use one of [0, 3, 4]" in events
-    assert "command = dance: use freeze, thaw or rollback" in events
+    assert "command = dance: use freeze, thaw, rollback or change" in events
     fleet.exchange(persistence)
     assert parameters(persistence) == seen[3], "frozen"
     for device in fleet.devices:

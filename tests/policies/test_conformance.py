@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,12 +19,13 @@ from ofms.core.messages import Grants, Plan, Reports, Requests
 from ofms.core.states import flatten, unflatten
 from ofms.core.typing import Flags, Floats
 from ofms.policies import MODULES
+from ofms.policies.changes import Slots
 from ofms.policies.fleet import Fleet
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import Policy
 from ofms.policies.registry import setting_names
-from ofms.policies.session import ClientSession, ClientState, expected_weights, open_sessions
-from tests.problems import fleet_of, policy_of
+from ofms.policies.session import ClientSession, ClientState, ServerSession, expected_weights, open_sessions
+from tests.problems import catalogue_of, fleet_of, policy_of
 
 T = TypeVar("T")
 pytestmark = pytest.mark.parametrize("name", list(MODULES))
@@ -242,3 +244,52 @@ def test_a_bandwidth_below_the_largest_update_is_refused(name: str) -> None:
         return
     with pytest.raises(InvalidInput, match="bandwidth = 5 bytes"):
         policy_of(name, fleet_of([6, 4, 2], [12], bandwidth=5))
+
+
+@given(fleets(), st.integers(0, 2**32))
+@settings(max_examples=10)
+def test_a_policy_adapts_to_models_that_come_and_go(name: str, fleet: Fleet, seed: int) -> None:
+    """A retired model is never requested, a new one may be; weights are probabilities; the same alone and together."""
+    if name in ("fed-omd", "perfedavg", "fed-poe"):
+        return  # Their models are named in their settings.
+    random = np.random.default_rng(seed)
+    whole, least = len(fleet.catalogue) + 1, 2 * int(fleet.catalogue.storage.max())
+    catalogue = catalogue_of([*fleet.catalogue.storage.tolist(), int(random.integers(1, least // 2 + 1))])
+    wide = replace(fleet, catalogue=catalogue)
+    retired = int(random.integers(0, whole - 1))
+    kept = np.array([slot for slot in range(whole) if slot != retired])
+    before, after = Slots.of(whole, np.arange(whole - 1)), Slots.of(whole, kept)
+    sessions = []
+    for slots in (before, after):
+        policy = policy_of(name, replace(fleet, catalogue=slots.catalogue(catalogue)))
+        sessions.append((ClientSession(policy, fleet.schedule, slots), ServerSession(policy, wide, slots)))
+    numbers, shape = np.arange(fleet.budgets.size), (fleet.budgets.size, whole)
+    groups = [numbers] if numbers.size == 1 else [numbers, *(numbers[index : index + 1] for index in numbers)]
+    results = []
+    for own in groups:
+        (clients, servers), (later, serving) = sessions
+        client, server = clients.join(catalogue, fleet.budgets[own], own), servers.open()
+        for exchange in range(2):
+            draws = Draws(seed, exchange)
+            client, requests = clients.request(client, draws)
+            server, grants = servers.grant(server, requests, draws)
+            client, plan = clients.plan(client, grants)
+            losses = np.random.default_rng(exchange).random(shape)[own]
+            client, reports = learnt(clients, client, plan, losses)
+            server, _ = servers.absorb(server, reports)
+        client = later.adapt(client, clients, catalogue, fleet.budgets[own])
+        server = serving.adapt(server, servers)
+        draws = Draws(seed, 2)
+        client, requests = later.request(client, draws)
+        server, grants = serving.grant(server, requests, draws)
+        client, plan = later.plan(client, grants)
+        weights = expected_weights(later.policy, client, server, after)  # type: ignore[arg-type]
+        assert weights.sum(axis=1) == pytest.approx(1)
+        assert not plan.held[:, retired].any()
+        assert (weights[:, retired] == 0).all()
+        assert ((plan.held @ catalogue.storage) <= fleet.budgets[own]).all()
+        learnt(later, client, plan, np.random.default_rng(9).random(shape)[own])
+        results.append((requests, weights))
+    if len(groups) > 1:
+        alone = np.concatenate([requests.wanted for requests, _ in results[1:]])
+        assert alone.tolist() == results[0][0].wanted.tolist()

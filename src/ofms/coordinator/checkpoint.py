@@ -6,7 +6,8 @@ state/models/K-V.safetensors    model K in version V: the current one, and those
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.files import STATE
 from ofms.coordinator.statistics import ClosedExchange, ModelUse
 from ofms.core.errors import InvalidInput
+from ofms.core.events import Event
 from ofms.core.messages import Requests
 from ofms.core.states import flatten, unflatten
 from ofms.storage.envelope import Envelope, decode, encode
@@ -59,23 +61,45 @@ class Records(msgspec.Struct):
     # Earlier checkpoints do not have these.
     recent: list[ClosedExchange] = []
     use: ModelUse = msgspec.field(default_factory=ModelUse)
+    last_command: str = ""
+
+
+class Beginning(msgspec.Struct):
+    """The devices with which a deployment began, and its events since."""
+
+    budgets: list[int]
+    members: list[int]
+    events: list[Event] = []
 
 
 class Checkpoint:
     """The files of a deployment's checkpoint.
 
-    Parameters
+    Attributes
     ----------
     identity
-        Values that must not change during a deployment.
+        Values that must not change during a deployment, except by events.
     """
 
-    def __init__(self, folder: Path, identity: list[Any]) -> None:
-        self.path, self._models, self._identity = folder / STATE / _CHECKPOINT, folder / STATE / MODELS, identity
+    def __init__(self, folder: Path) -> None:
+        self.path, self._models = folder / STATE / _CHECKPOINT, folder / STATE / MODELS
+        self.identity: list[Any] = []
         # Files known to be complete; others may be left over from a server that was killed.
         self._written: set[tuple[int, int]] = set()
 
-    def write(self, coordinator: Coordinator, records: Records) -> None:
+    def beginning(self) -> Beginning | None:
+        """How the deployment began; None if it begins now."""
+        if not self.path.exists():
+            return None
+        with self._readable():
+            values = decode(self.path.read_bytes()).values
+            if "members" not in values:
+                # Of an earlier version, without events.
+                return Beginning(list(values["budgets"]), list(range(len(values["budgets"]))))
+            events = [msgspec.convert(each, Event, str_keys=True) for each in values["events"]]
+            return Beginning(list(values["budgets"]), list(values["members"]), events)
+
+    def write(self, coordinator: Coordinator, records: Records, beginning: Beginning) -> None:
         """Write models first, then the checkpoint that refers to them; then remove unreferenced models."""
         for model, version in enumerate(coordinator.version.tolist()):
             if version and (model, version) not in self._written:
@@ -86,8 +110,10 @@ class Checkpoint:
         for client, request in coordinator.requests.items():
             arrays |= {f"request.{client}.{name}": array for name, array in request.to_arrays().items() if array.ndim}
         values = {
-            "identity": self._identity,
-            "budgets": coordinator.fleet.budgets.tolist(),
+            "identity": self.identity,
+            "budgets": beginning.budgets,
+            "members": beginning.members,
+            "events": msgspec.to_builtins(beginning.events, str_keys=True),
             "deployment": coordinator.deployment,
             "exchange": coordinator.exchange,
             "frozen": coordinator.frozen,
@@ -106,8 +132,13 @@ class Checkpoint:
         """Restore a coordinator and the records; None if there is no checkpoint yet."""
         if not self.path.exists():
             return None
-        try:
+        with self._readable():
             return self._read(coordinator)
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
         except (KeyError, ValueError, IndexError, OSError, msgspec.ValidationError) as error:
             if isinstance(error, InvalidInput) and error.field == "checkpoint":
                 raise
@@ -123,12 +154,8 @@ class Checkpoint:
     def _read(self, coordinator: Coordinator) -> Records:
         envelope = decode(self.path.read_bytes())
         values: Mapping[str, Any] = envelope.values
-        if values["identity"] != self._identity:
+        if values["identity"] != self.identity:
             remedy = "it belongs to another dictionary, policy, horizon or seed; restore that, or move `state` away"
-            raise InvalidInput("checkpoint", self.path, remedy)
-        budgets = list(values["budgets"])
-        if coordinator.fleet.budgets.tolist()[: len(budgets)] != budgets:
-            remedy = "a device's budget has changed; restore it, or revoke the device and add it under a new name"
             raise InvalidInput("checkpoint", self.path, remedy)
         coordinator.deployment, coordinator.exchange = str(values["deployment"]), int(values["exchange"])
         coordinator.frozen = bool(values["frozen"])

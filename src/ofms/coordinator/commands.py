@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -12,10 +13,11 @@ from ofms.storage.files import require_writable, write_whole
 
 
 class Command(msgspec.Struct, forbid_unknown_fields=True):
-    """`freeze`, `thaw`, or `rollback` to the dictionary before exchange `to`."""
+    """`freeze`, `thaw`, `rollback` to the dictionary before exchange `to`, or `change` the fleet."""
 
     do: str
     to: int | None = None
+    change: dict[str, Any] | None = None
 
 
 def give_command(folder: Path, command: Command) -> None:

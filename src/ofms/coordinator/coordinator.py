@@ -7,33 +7,25 @@ messages, not on their order.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ofms.compute.momentum import Momentum
 from ofms.compute.moving import move_models
 from ofms.coordinator.aggregation import Closed, sum_updates
+from ofms.coordinator.changing_fleet import ChangingFleet
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
-from ofms.coordinator.validation import Answer, Tensors, most_loss, read_answer, read_request
+from ofms.coordinator.validation import Answer, most_loss, read_answer, read_request
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
+from ofms.core.events import Event
 from ofms.core.messages import Grants, Reports, Requests
-from ofms.core.schedule import Schedule
-from ofms.core.typing import Integers
-from ofms.device.client_policy import describe_policy
-from ofms.models.dictionary import Dictionary
-from ofms.plugins import NO_TRUST, Trust
-from ofms.policies import DEFAULT
-from ofms.policies.fleet import Fleet
+from ofms.models.dictionary import Dictionary, Model
 from ofms.policies.local_updates import copies_held, is_control
-from ofms.policies.registry import build_policy, settings_type
-from ofms.policies.session import ServerSession
 from ofms.storage.envelope import Envelope, decode
-from ofms.storage.schema import convert
-from ofms.storage.tensors import decode_tensors, encode_tensors
+from ofms.storage.tensors import encode_tensors
 
 
 @dataclass(eq=False)
@@ -45,62 +37,15 @@ class OpenExchange:
     answers: dict[int, Answer] = field(default_factory=dict)
 
 
-class Coordinator:
-    """Runs the policy's server half for a fleet.
+class Coordinator(ChangingFleet):
+    """Runs the exchanges of a fleet; parameters are those of the fleet."""
 
-    Parameters
-    ----------
-    dictionary
-        The models; devices must be able to build them (`Dictionary.require_deployable`).
-    budgets
-        [N] memory of the devices, in bytes.
-    bandwidth
-        E, in bytes.
-    rounds, interval
-        The horizon T, None if there is none, and the interval n, in samples.
-    largest_update
-        The largest norm of a device's update, relative to the norm of the parameters that it updates.
-    trust
-        Packages from which policies other than the built-in ones may be imported.
-    """
-
-    def __init__(
-        self,
-        dictionary: Dictionary,
-        *,
-        budgets: Integers,
-        bandwidth: int,
-        rounds: int | None = None,
-        interval: int = 1,
-        policy: str = DEFAULT,
-        settings: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        largest_update: float = 1.0,
-        trust: Trust = NO_TRUST,
-    ) -> None:
-        dictionary.require_deployable()
-        self.dictionary, self.seed, self.largest_update = dictionary, seed, largest_update
-        self.name, self.settings = policy, dict(settings or {})
-        self.fleet = Fleet(dictionary.catalogue(), np.asarray(budgets), bandwidth, Schedule(rounds, interval))
-        converted = convert(self.settings, settings_type(policy, trust))
-        self.policy = build_policy(policy, converted, self.fleet, trust)
+    def __init__(self, dictionary: Dictionary, **given: Any) -> None:
+        super().__init__(dictionary, **given)
         self.deployment = secrets.token_hex(8)
         self.exchange, self.frozen = 0, False
-        self.session = ServerSession(self.policy, self.fleet)
-        self.state, self.momentum = self.session.open(), Momentum(self.policy.momentum)
-        # Rejects a policy that a device could not decode.
-        self._described = describe_policy(self.policy, trust)
-        self._trainable = [model.trainable for model in dictionary.models]
-        self.tensors = [self._first_version(model) for model in range(len(dictionary))]
-        # By model: its version and encoded tensors. Each version is encoded once, for grants and checkpoint.
-        self._encoded: dict[int, tuple[int, bytes]] = {}
         self.requests: dict[int, Requests] = {}
         self.opened: OpenExchange | None = None
-
-    @property
-    def version(self) -> Integers:
-        """[K] versions of the models."""
-        return self.state.version
 
     @property
     def quarantined(self) -> list[int]:
@@ -119,8 +64,24 @@ class Coordinator:
 
     def welcome(self, client: int) -> bytes:
         """The encoded welcome, with which a device joins at the next exchange."""
-        head = self._head(self.next_exchange)
+        head = self._head(self.next_exchange) | {"places": list(self.setup.places), "anew": self.anew}
+        if client in self.told:
+            # Repeated by the answer; as text, like all that carriers compare.
+            head["changed"] = str(self.told[client])
         return encode_welcome(head, client, self.dictionary, self.fleet, self._described, self.seed)
+
+    def apply(self, event: Event, models: Sequence[Model] = ()) -> None:
+        """Change the fleet, between two exchanges.
+
+        Requests of devices that the event concerns no longer count: they get a new welcome, and request again.
+        """
+        if self.opened is not None:
+            raise InvalidInput("exchange", self.exchange, "it is open; change the fleet between exchanges")
+        super().apply(event, models)
+        number = self.setup.changed
+        self.requests = {client: each for client, each in self.requests.items() if self.told.get(client, 0) != number}
+        for client in event.leave:
+            self.exclude(client)
 
     def receive(self, client: int, envelope: Envelope) -> list[str]:
         """Process a device's message; return a line for each rejected part. An invalid message raises.
@@ -132,8 +93,15 @@ class Coordinator:
         if envelope.values.get("deployment") != self.deployment:
             raise InvalidInput("message", str(envelope.values.get("deployment"))[:40], "of another deployment")
         bandwidth = None if self.policy.local is None else self.fleet.bandwidth
+        if envelope.values.get("changed", "0") != str(self.told.get(client, 0)):
+            raise InvalidInput("message", "a request", "it was made before the fleet changed; a welcome follows")
         budget, copies = int(self.fleet.budgets[client]), copies_held(self.policy.local)
-        request = read_request(envelope, client, self.next_exchange, catalogue, budget, bandwidth, copies)
+        request = read_request(
+            *(envelope, client, self.next_exchange, catalogue, budget, bandwidth, copies),
+            most_held=self._most_budget[client],
+        )
+        for model in set(np.flatnonzero(request.wanted[0]).tolist()) - set(self.setup.places):
+            raise InvalidInput("message", catalogue.names[model], "it is not in use")
         refused: list[str] = []
         if self.opened is not None and client in self.opened.grants:
             if client in self.opened.answers:
@@ -204,34 +172,10 @@ class Coordinator:
         self.frozen = False
         self.state = replace(self.state, quarantined=np.zeros_like(self.state.quarantined))
 
-    def roll_back(self, contents: Mapping[int, bytes]) -> None:
-        """Replace models by encoded earlier ones, under new versions, so that devices receive them."""
-        version = self.version.copy()
-        version[list(contents)] += 1
-        self.momentum.forget(contents)
-        self.state = replace(self.state, version=version)
-        for model, content in contents.items():
-            self.load_model(model, content)
-
-    def load_model(self, model: int, content: bytes) -> None:
-        """Use encoded tensors as the current version of a model."""
-        self.tensors[model] = decode_tensors(content)
-        self._encoded[model] = int(self.version[model]), content
-
-    def encoded_model(self, model: int) -> bytes:
-        """The encoded tensors of the current version of a model."""
-        version = int(self.version[model])
-        if model not in self._encoded or self._encoded[model][0] != version:
-            self._encoded[model] = version, encode_tensors(self.tensors[model])
-        return self._encoded[model][1]
-
     def _encoded_grant(self, model: int) -> bytes:
         """The encoded tensors of a model as the open exchange grants it."""
         control = is_control(self.policy.local, self.exchange)
         return encode_tensors(self._first_version(model)) if control else self.encoded_model(model)
-
-    def _first_version(self, model: int) -> Tensors:
-        return {name: tensor.clone() for name, tensor in self.dictionary.models[model].tensors.items()}
 
     def _read_answer(self, envelope: Envelope, grants: Grants) -> Answer:
         return read_answer(

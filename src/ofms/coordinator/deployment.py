@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,20 @@ import msgspec
 import numpy as np
 import tomli_w
 
+from ofms.coordinator.changes import read_models
+from ofms.coordinator.checkpoint import Beginning
 from ofms.coordinator.coordinator import Coordinator
-from ofms.coordinator.files import SERVER, read_toml, split_address
+from ofms.coordinator.files import ADDED, DEVICES, SERVER, read_toml, split_address
 from ofms.coordinator.roster import read_last_roster
 from ofms.core.errors import InvalidInput
-from ofms.models.dictionary import Dictionary
+from ofms.core.typing import Integers
+from ofms.models.dictionary import Dictionary, Model
 from ofms.plugins import Trust
 from ofms.policies import DEFAULT
 from ofms.policies.registry import setting_names, settings_type
 from ofms.runs.config import without_nothing
 from ofms.runs.schemas import TrustTable
-from ofms.runs.units import parse_bandwidth, parse_budgets
+from ofms.runs.units import parse_budgets
 from ofms.storage.files import write_whole
 from ofms.storage.schema import convert
 
@@ -49,6 +53,10 @@ interval = {interval}
 # Without it, the fleet runs until it is stopped.
 {rounds}
 
+# Without a horizon, the samples of the first stretch of the doubling trick, for such rates: stretches of this many
+# samples, twice, four times as many, ..., at the beginning of each of which the policy starts anew.
+{doubling}
+
 # Seconds for a device to process the samples of an exchange, and additional seconds for messages in transit.
 deadline = 60
 travel = 60
@@ -71,6 +79,7 @@ names = []
 
 
 _NO_ROUNDS = "# rounds = 100_000"
+_NO_DOUBLING = "# doubling = 1000"
 
 
 class WatchTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -104,14 +113,15 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     largest_update: float = 1.0
     keep: int = 10
     watch: WatchTable = WatchTable()
+    doubling: int | None = None
     settings: dict[str, Any] = {}
     trust: TrustTable = TrustTable((), ())
 
     def __post_init__(self) -> None:
         if self.rounds is not None and self.rounds < 1:
             raise InvalidInput("rounds", self.rounds, "give at least 1, or leave it out")
-        for name, least in (("interval", 1), ("keep", 1), ("seed", 0)):
-            if getattr(self, name) < least:
+        for name, least in (("interval", 1), ("keep", 1), ("seed", 0), ("doubling", 1)):
+            if getattr(self, name) is not None and getattr(self, name) < least:
                 raise InvalidInput(name, getattr(self, name), f"give at least {least}")
         for name in ("deadline", "travel", "largest_update"):
             if not getattr(self, name) > 0:
@@ -141,28 +151,48 @@ class Deployment:
             command = shlex.join(["ofms", "deploy", "keys", str(folder), "--device", "NAME=BUDGET"])
             raise InvalidInput("devices", 0, f"add one: {command}")
 
-    def coordinator(self) -> Coordinator:
-        """A coordinator for these devices, before the first exchange."""
+    def coordinator(self, beginning: Beginning | None = None) -> Coordinator:
+        """A coordinator before the first exchange, for the devices with which it began; for these if it begins now."""
         trust = self.config.trusted(self.folder)
         dictionary = Dictionary.read(self.folder / self.config.models, trust=trust)
         largest = int(dictionary.catalogue().storage.max())
-        budgets = np.concatenate(
-            [parse_budgets(device.budget, largest=largest, clients=1) for device in self.roster.devices]
-        )
+        budgets = self.budgets(largest)
+        members = [client for client, device in enumerate(self.roster.devices) if not device.revoked]
+        if beginning is not None:
+            self._require_same(beginning, budgets)
+            budgets, members = np.array(beginning.budgets, dtype=np.int64), beginning.members
         config = self.config
         config.policy_settings(trust)
         return Coordinator(
             dictionary,
             budgets=budgets,
-            bandwidth=parse_bandwidth(config.bandwidth, largest=largest, budgets=budgets),
+            members=members or range(len(budgets)),
+            bandwidth=config.bandwidth,
             rounds=config.rounds,
             interval=config.interval,
+            doubling=config.doubling,
             policy=config.policy,
             settings=config.settings,
             seed=config.seed,
             largest_update=config.largest_update,
             trust=trust,
         )
+
+    def budgets(self, largest: int) -> Integers:
+        """[N] the devices' budgets in bytes."""
+        return np.concatenate(
+            [parse_budgets(device.budget, largest=largest, clients=1) for device in self.roster.devices]
+        )
+
+    def added_models(self, names: Sequence[str], task: str) -> list[Model]:
+        """Models that were added since the deployment began."""
+        trust = self.config.trusted(self.folder)
+        return [model for name in names for model in read_models(self.folder / ADDED / name, trust, task)]
+
+    def _require_same(self, beginning: Beginning, budgets: Integers) -> None:
+        if budgets[: len(beginning.budgets)].tolist() != beginning.budgets:
+            remedy = "a device's budget has changed; restore it, and change it with `ofms deploy set --budget`"
+            raise InvalidInput("checkpoint", self.folder / DEVICES, remedy)
 
 
 def filled_template(config: ServerConfig) -> str:
@@ -173,6 +203,7 @@ def filled_template(config: ServerConfig) -> str:
         policy=json.dumps(config.policy),
         interval=config.interval,
         rounds=_NO_ROUNDS if config.rounds is None else f"rounds = {config.rounds}",
+        doubling=_NO_DOUBLING if config.doubling is None else f"doubling = {config.doubling}",
         settings=tomli_w.dumps(without_nothing(config.settings)),
     )
 

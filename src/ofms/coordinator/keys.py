@@ -59,6 +59,7 @@ def make_deployment(
     settings: Mapping[str, Any] | None = None,
     interval: int = 20,
     rounds: int | None = None,
+    doubling: int | None = None,
     trust: Sequence[str] = (),
 ) -> None:
     """Create a deployment: `server.toml`, a certificate authority, and the server's certificate.
@@ -69,16 +70,13 @@ def make_deployment(
         A policy and those of its settings that are not the defaults.
     rounds
         The horizon T, in samples; None if the fleet runs until it is stopped.
+    doubling
+        Without a horizon: the samples of the first stretch of the doubling trick, for rates that depend on T.
     """
     host, _ = split_address(address)
-    config = ServerConfig(
-        address=address,
-        models=str(models.absolute()),
-        policy=policy,
-        settings=dict(settings or {}),
-        interval=interval,
-        rounds=rounds,
-    )
+    given: dict[str, Any] = {"policy": policy, "settings": dict(settings or {}), "interval": interval}
+    given |= {"rounds": rounds, "doubling": doubling}
+    config = ServerConfig(address=address, models=str(models.absolute()), **given)
     trusted = trust_of(trust) | trust_in(policy)
     dictionary = Dictionary.read(models, trust=trusted)
     dictionary.require_deployable()
@@ -106,7 +104,7 @@ def _require_policy(config: ServerConfig, catalogue: Catalogue, trust: Trust) ->
     """Reject a policy that cannot be built, for example without a horizon; a device with all models stands for all."""
     # Policies may hold or send two copies of a model.
     budget, bandwidth = 2 * catalogue.storage.sum(keepdims=True), 2 * int(catalogue.upload.sum())
-    fleet = Fleet(catalogue, budget, bandwidth, Schedule(config.rounds, config.interval))
+    fleet = Fleet(catalogue, budget, bandwidth, Schedule(config.rounds or config.doubling, config.interval))
     build_policy(config.policy, config.policy_settings(trust), fleet, trust)
 
 

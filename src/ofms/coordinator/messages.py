@@ -42,6 +42,8 @@ def encode_welcome(
         "task": dictionary.task,
         "rounds": fleet.schedule.rounds,
         "interval": fleet.schedule.interval,
+        "since": fleet.schedule.since,
+        "start": fleet.schedule.start,
         "budget": int(fleet.budgets[client]),
         "models": models,
     }

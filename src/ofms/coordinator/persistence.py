@@ -14,12 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from ofms.coordinator.checkpoint import MODELS, Checkpoint, Counts, Moment, Records
+from ofms.coordinator.changes import Requested
+from ofms.coordinator.checkpoint import MODELS, Beginning, Checkpoint, Moment, Records
 from ofms.coordinator.commands import Command
 from ofms.coordinator.coordinator import OpenExchange
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.events import log_event
 from ofms.coordinator.files import COMMANDS, EVENTS, STATE
+from ofms.coordinator.persistent_events import PersistentEvents
 from ofms.coordinator.roster import write_roster
 from ofms.coordinator.statistics import MOST_RECENT, Statistics, closed_exchange, model_use, read_statistics
 from ofms.coordinator.status import write_status
@@ -28,16 +30,17 @@ from ofms.storage.envelope import Envelope
 from ofms.storage.files import remove_leftovers
 from ofms.storage.locks import FolderLock
 from ofms.storage.private import require_private
+from ofms.storage.schema import convert
 
 _MOST_REFUSALS = 100
 
 
-class PersistentCoordinator:
+class PersistentCoordinator(PersistentEvents):
     """The coordinator of a deployment with its files; one per folder, except `read_only`, which writes nothing."""
 
     def __init__(self, deployment: Deployment, *, read_only: bool = False) -> None:
         self.deployment, self.folder = deployment, deployment.folder
-        self._lock = None
+        self._lock, self._complaints = None, set[str]()
         if not read_only:
             require_private(self.folder / STATE)
             require_private(self.folder / STATE / MODELS, within=self.folder / STATE)
@@ -45,20 +48,23 @@ class PersistentCoordinator:
             for each in (self.folder, self.folder / STATE, self.folder / STATE / MODELS):
                 remove_leftovers(each)
         try:
-            self.coordinator = deployment.coordinator()
-            config, revision = deployment.config, self.coordinator.fleet.catalogue.revision
+            self._checkpoint = Checkpoint(self.folder)
+            beginning = self._checkpoint.beginning()
+            self.coordinator = deployment.coordinator(beginning)
+            config, setup = deployment.config, self.coordinator.setup
             settings = msgspec.to_builtins(config.settings)
-            identity = [revision, config.policy, settings, config.seed, config.rounds, config.interval]
-            self._checkpoint = Checkpoint(self.folder, identity)
+            identity = [setup.catalogue.revision, config.policy, settings, config.seed, config.rounds, config.interval]
+            self._checkpoint.identity = identity + ([] if config.doubling is None else [config.doubling])
+            self.beginning = beginning or Beginning(setup.budgets.tolist(), list(setup.members))
+            self._replay()
             self.nodes: dict[int, int] = {}
             # Of the open exchange.
             self._statistics: dict[int, Statistics] = {}
             records = self._checkpoint.read(self.coordinator)
             self.records = records or Records([], [Moment(0, self.coordinator.version.tolist())], [])
-            # Devices may have been added since the checkpoint.
-            self.records.counts += [Counts() for _ in deployment.roster.devices[len(self.records.counts) :]]
             if not read_only:
                 write_roster(self.folder / STATE, deployment.roster)
+                self.follow_roster()
                 if deployment.complaint:
                     self.log_event(f"keeping the last valid devices: {deployment.complaint}", logging.WARNING)
         except BaseException:
@@ -172,19 +178,28 @@ class PersistentCoordinator:
         )
         records.recent = [*records.recent, closed][-MOST_RECENT:]
 
-    def run_commands(self) -> None:
-        """Execute the commands given since the last exchange."""
+    def run_commands(self) -> bool:
+        """Execute the commands given since the last exchange; return whether the fleet changed."""
+        before = self.coordinator.setup
+        self.follow_roster()
         for path in sorted((self.folder / COMMANDS).glob("*.json")):
-            try:
-                self._run_command(msgspec.json.decode(path.read_bytes(), type=Command))
-                self.save()
-            except (InvalidInput, msgspec.DecodeError) as error:
-                self.log_event(f"command {path.name} not executed: {error}", logging.WARNING)
+            # A server that was killed after the checkpoint and before this has executed it.
+            if path.name > self.records.last_command:
+                self.records.last_command = path.name
+                try:
+                    self._run_command(msgspec.json.decode(path.read_bytes(), type=Command))
+                    self.save()
+                except (InvalidInput, msgspec.DecodeError) as error:
+                    self.log_event(f"command {path.name} not executed: {error}", logging.WARNING)
             path.unlink(missing_ok=True)
+        restart = self.coordinator.restart_due(self.coordinator.exchange)
+        if restart is not None:
+            self.apply(restart)
+        return self.coordinator.setup is not before
 
     def save(self) -> None:
         """Write checkpoint and status."""
-        self._checkpoint.write(self.coordinator, self.records)
+        self._checkpoint.write(self.coordinator, self.records, self.beginning)
         self.write_status()
 
     def write_status(self) -> None:
@@ -193,9 +208,10 @@ class PersistentCoordinator:
 
     def write_dictionary(self, folder: Path) -> None:
         """Write the current dictionary, for use elsewhere."""
+        coordinator = self.coordinator
         models = [
-            replace(model, tensors=dict(tensors))
-            for model, tensors in zip(self.coordinator.dictionary.models, self.coordinator.tensors, strict=True)
+            replace(coordinator.dictionary.models[slot], tensors=dict(coordinator.tensors[slot]))
+            for slot in coordinator.setup.places
         ]
         replace(self.coordinator.dictionary, models=tuple(models)).write(folder)
 
@@ -212,8 +228,11 @@ class PersistentCoordinator:
             changed = self._roll_back(command.to)
             back = f"rolled back to the dictionary before exchange {command.to}"
             self.log_event(f"exchange {coordinator.exchange}: {back}; {changed} models changed")
+        elif command.do == "change":
+            requested = convert(command.change or {}, Requested)
+            self.apply(requested.event(coordinator, self.deployment.roster))
         else:
-            raise InvalidInput("command", command.do, "use freeze, thaw or rollback")
+            raise InvalidInput("command", command.do, "use freeze, thaw, rollback or change")
 
     def _roll_back(self, to: int | None) -> int:
         """Roll back to the dictionary before an exchange; return the number of models changed."""
@@ -221,7 +240,8 @@ class PersistentCoordinator:
         moment = next((each for each in history if each.exchange == to), None)
         if moment is None:
             raise InvalidInput("rollback", to, f"use one of {[each.exchange for each in history]}")
-        versions = zip(moment.versions, coordinator.version.tolist(), strict=True)
+        # Models that were added since have no earlier version.
+        versions = zip(moment.versions, coordinator.version.tolist(), strict=False)
         changed = [model for model, (then, now) in enumerate(versions) if then != now]
         contents = {model: self._checkpoint.model(coordinator, model, moment.versions[model]) for model in changed}
         coordinator.roll_back(contents)

@@ -47,7 +47,8 @@ class Presence:
     def _read_revocations(self) -> list[int]:
         persistence = self._persistence
         try:
-            entries = {entry.name: entry for entry in read_roster(persistence.folder).devices}
+            found = read_roster(persistence.folder)
+            entries = {entry.name: entry for entry in found.devices}
         except InvalidInput as error:
             # The roster is being edited or is invalid: keep the last valid one.
             if str(error) != self._complaint:
@@ -56,6 +57,11 @@ class Presence:
             return []
         self._complaint = ""
         revoked = []
+        devices = persistence.deployment.roster.devices
+        if [entry.name for entry in found.devices[: len(devices)]] == [device.name for device in devices]:
+            # New ones join before the next exchange.
+            devices += found.devices[len(devices) :]
+            self._clients = persistence.deployment.roster.public_keys()
         for client, device in enumerate(persistence.deployment.roster.devices):
             entry = entries.get(device.name)
             if entry is not None and entry.revoked and not device.revoked:

@@ -57,7 +57,8 @@ class Scheduler:
             self._gather()
             persistence.save()
         while not coordinator.finished:
-            persistence.run_commands()
+            if persistence.run_commands():
+                self._change()
             self._refresh_nodes()
             present = set(persistence.nodes) & coordinator.requests.keys()
             if present:
@@ -68,13 +69,21 @@ class Scheduler:
         persistence.log_event("the server has reached its horizon")
         persistence.save()
 
-    def _gather(self) -> None:
-        """Wait until every device is connected and has requested the exchange, or until the deadline."""
-        until = self.clock.monotonic() + self.config.deadline
+    def _change(self) -> None:
+        """Welcome the connected devices to a fleet that changed, and wait for their requests."""
+        concerned = self.persistence.nodes.keys() - self.coordinator.requests.keys()
+        self.waiting = {message: sent for message, sent in self.waiting.items() if sent.client not in concerned}
+        self._not_before = {client: again for client, again in self._not_before.items() if client not in concerned}
+        self._gather(connected=True)
+
+    def _gather(self, *, connected: bool = False) -> None:
+        """Wait until every device has requested the exchange, or those that are `connected`, or until the deadline."""
+        until = self.clock.monotonic() + self.persistence.deadline
         while self.clock.monotonic() < until:
             self._refresh_nodes()
-            devices = self.persistence.deployment.roster.devices
-            expected = {client for client, device in enumerate(devices) if not device.revoked}
+            expected = self._members()
+            if connected:
+                expected &= self.persistence.nodes.keys()
             if expected <= set(self.persistence.nodes) & self.coordinator.requests.keys():
                 return
             self._invite()
@@ -83,9 +92,9 @@ class Scheduler:
     def _exchange(self, present: set[int]) -> None:
         exchange = self.coordinator.exchange
         for client, content in self.coordinator.open(present).items():
-            self._send(client, "exchange", content, exchange, self.config.deadline)
+            self._send(client, "exchange", content, exchange, self.persistence.deadline)
         self._invite()
-        deadline = self.clock.monotonic() + self.config.deadline
+        deadline = self.clock.monotonic() + self.persistence.deadline
         while self._expects_answers(deadline):
             self._wait()
             self._send_again(deadline)
@@ -102,13 +111,19 @@ class Scheduler:
         welcomed = any(now < sent.sent + recent for sent in self.waiting.values())
         return (bool(self.lost) or welcomed) and now < deadline
 
+    def _members(self) -> set[int]:
+        """The devices in the fleet that are not revoked; new ones join before the next exchange."""
+        devices = self.persistence.deployment.roster.devices
+        return {client for client in self.coordinator.setup.members if not devices[client].revoked}
+
     def _invite(self) -> None:
         """Welcome connected devices that are not in the open exchange and have not requested the next one."""
         coordinator, now = self.coordinator, self.clock.monotonic()
+        requested = coordinator.requests.keys()
         granted = coordinator.opened.grants.keys() if coordinator.opened is not None else set()
         busy = {sent.client for sent in self.waiting.values()}
         busy |= {client for client, again in self._not_before.items() if now < again}
-        for client in sorted(self.persistence.nodes.keys() - busy - granted - coordinator.requests.keys()):
+        for client in sorted((self.persistence.nodes.keys() & self._members()) - busy - granted - requested):
             # Once per exchange: a device whose program is not running would delay the others.
             if coordinator.opened is None or self._invited.get(client) != coordinator.next_exchange:
                 self._invited[client] = coordinator.next_exchange

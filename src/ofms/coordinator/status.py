@@ -36,7 +36,7 @@ def write_status(
         {"name": device.name, "client": client, "node": nodes.get(client), "revoked": device.revoked}
         | {"budget": int(coordinator.fleet.budgets[client])}
         | msgspec.to_builtins(records.counts[client])
-        for client, device in enumerate(roster.devices)
+        for client, device in enumerate(roster.devices[: coordinator.fleet.budgets.size])
     ]
     schedule = coordinator.fleet.schedule
     status = {
@@ -44,6 +44,10 @@ def write_status(
         "deployment": coordinator.deployment,
         "revision": coordinator.fleet.catalogue.revision,
         "policy": coordinator.name,
+        "in_use": [coordinator.fleet.catalogue.names[slot] for slot in coordinator.setup.places],
+        "interval": schedule.interval,
+        "bandwidth": coordinator.fleet.bandwidth,
+        "changes": coordinator.setup.changed,
         "exchange": coordinator.exchange,
         "exchanges": None if schedule.rounds is None else schedule.exchanges,
         "finished": coordinator.finished,

@@ -48,10 +48,12 @@ def read_request(
     budget: int,
     bandwidth: int | None,
     copies: int = 1,
+    most_held: int | None = None,
 ) -> Requests:
     """Read the request in a message, or reject the whole message.
 
-    `bandwidth` is None if the policy uploads nothing; `copies` of each model must fit the budget.
+    `bandwidth` is None if the policy uploads nothing; `copies` of each model must fit the budget. A device holds up to
+    `most_held` bytes if its budget was reduced since its last grant.
     """
     if envelope.kind != "request":
         raise InvalidInput("message", envelope.kind, "a server accepts only requests")
@@ -73,7 +75,7 @@ def read_request(
     if bandwidth is not None and upload > bandwidth:
         raise InvalidInput("message", f"{upload} bytes to upload", f"the bandwidth is {bandwidth}")
     held = values.get("held_bytes")
-    if not isinstance(held, int) or not 0 <= held <= budget:
+    if not isinstance(held, int) or not 0 <= held <= max(budget, most_held or 0):
         raise InvalidInput("message", f"{_short(held)} bytes held", f"the device has {budget}")
     return Requests(exchange, np.array([client]), wanted, holding)
 

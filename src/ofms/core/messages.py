@@ -60,8 +60,8 @@ class Message:
         values = {field.name: _scalar(arrays[field.name]) if field.name in arrays else None for field in fields(cls)}
         return cls(**values)
 
-    def rows(self, clients: slice) -> Self:
-        """The message for a slice of the clients."""
+    def rows(self, clients: slice | Integers) -> Self:
+        """The message for some of the clients, by their rows."""
         arrays = self.to_arrays()
         return self.from_arrays(
             {name: array if name in self.shared else array[clients] for name, array in arrays.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ofms.core.typing import Floats
+from ofms.core.typing import Flags, Floats
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,41 @@ class ClientRegret:
     def value(self) -> Floats:
         """[N] cumulative regret."""
         regret: Floats = self.incurred - self.hindsight.min(axis=1)
+        return regret
+
+
+@dataclass(frozen=True)
+class SharedRegret:
+    """The regret of clients against models, if either were there for some of the rounds only.
+
+    R_i = max_k Σ_t (⟨p_t, L_t⟩ - L_{t,k}) over the rounds in which client i and model k were both there: each model is
+    compared on its own rounds. If all were there throughout, it is that of `ClientRegret`.
+
+    Examples
+    --------
+    >>> regret = SharedRegret.start(clients=1, models=2)
+    >>> regret = regret.add(np.array([0.75]), np.array([[0.5, 1.0]]), np.array([[True, False]]))
+    >>> regret = regret.add(np.array([0.75]), np.array([[1.0, 0.25]]), np.array([[True, True]]))
+    >>> regret.value
+    array([0.5])
+    """
+
+    incurred: Floats
+    hindsight: Floats
+
+    @classmethod
+    def start(cls, clients: int, models: int) -> SharedRegret:
+        return cls(np.zeros((clients, models)), np.zeros((clients, models)))
+
+    def add(self, expected_loss: Floats, losses: Floats, both: Flags) -> SharedRegret:
+        """Add a round: [N] expected losses, [N, K] losses of all models, and whether client and model were there."""
+        incurred = self.incurred + np.where(both, expected_loss[:, None], 0.0)
+        return SharedRegret(incurred, self.hindsight + np.where(both, losses, 0.0))
+
+    @property
+    def value(self) -> Floats:
+        """[N] cumulative regret; 0 before the first round of a client."""
+        regret: Floats = (self.incurred - self.hindsight).max(axis=1)
         return regret
 
 

@@ -14,7 +14,8 @@ from ofms.core.typing import Floats
 class Schedule:
     """T rounds of one sample each, with an exchange every n rounds (before th:5).
 
-    A fleet that runs until it is stopped has no horizon: its `rounds` are None.
+    A fleet that runs until it is stopped has no horizon: its `rounds` are None. If the interval changed, exchanges have
+    it from `since` on, whose first round is `start`; those before are past.
 
     Examples
     --------
@@ -23,25 +24,37 @@ class Schedule:
     [(0, 3), (3, 6), (6, 7)]
     >>> Schedule(rounds=None, interval=3).span(1000)
     (3000, 3003)
+    >>> changed = schedule.with_interval(1, since=1)
+    >>> changed.span(1), changed.span(2), changed.exchanges
+    ((3, 4), (4, 5), 5)
     """
 
     rounds: int | None
     interval: int = 1
+    since: int = 0
+    start: int = 0
 
     @property
     def exchanges(self) -> int:
         """The number of exchanges; the last one may span fewer rounds. Rejected without a horizon."""
-        return -(-self.require_rounds() // self.interval)
+        return self.since + -(-(self.require_rounds() - self.start) // self.interval)
 
     def includes(self, exchange: int) -> bool:
         """Whether an exchange begins before the horizon; without one, every exchange does."""
-        return self.rounds is None or exchange * self.interval < self.rounds
+        return self.rounds is None or self._first(exchange) < self.rounds
 
     def span(self, exchange: int) -> tuple[int, int]:
         """The first round of an exchange, and the first round after it."""
-        first = exchange * self.interval
+        first = self._first(exchange)
         stop = first + self.interval
         return first, stop if self.rounds is None else min(stop, self.rounds)
+
+    def with_interval(self, interval: int, since: int) -> Schedule:
+        """The schedule with another interval, from an exchange on."""
+        return Schedule(self.rounds, interval, since, self._first(since))
+
+    def _first(self, exchange: int) -> int:
+        return self.start + (exchange - self.since) * self.interval
 
     def require_rounds(self) -> int:
         """T; rejected without a horizon."""

@@ -14,7 +14,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants
 from ofms.core.typing import AnyArray
 from ofms.device.held_models import HeldModels
-from ofms.device.memory import Memory
+from ofms.device.memory import Before, Memory
 from ofms.storage.envelope import Envelope, decode, encode, message_arrays
 
 
@@ -92,6 +92,7 @@ def write_request(
     `anew` requests all models again, because this server does not know the versions held.
     """
     membership, deltas = held_models.membership, deltas or {}
+    memory.before = Before(memory.state.policy)
     memory.state, requests = membership.session.request(memory.state, Draws(membership.seed, exchange))
     if anew:
         requests = replace(requests, holding=np.full_like(requests.holding, -1))
@@ -103,6 +104,7 @@ def write_request(
         "revision": membership.catalogue.revision,
         "client": membership.client,
         "exchange": exchange,
+        "changed": str(membership.changed),
         "opening": memory.opening,
         "held_bytes": held_models.bytes_of(held_models),
         "versions": {str(model): memory.versions[model] for model in deltas},

@@ -121,8 +121,10 @@ def learn(
         memory.losses += np.where(policy.observed(plan)[0], losses[0], 0.0)
         memory.labelled += 1
     else:
-        # Late label: learn with the probabilities recorded at prediction.
-        memory.state, _ = membership.session.learn(memory.state, plan, losses)
+        # Late label: learn with the probabilities recorded at prediction, unless its models were retired since.
+        if membership.slots.narrow(plan.prediction_weights).any():
+            memory.state, _ = membership.session.learn(memory.state, plan, losses)
+        memory.before = None
     longest = membership.schedule.interval + max(policy.local.window if policy.local else 0, policy.remembers)
     while len(memory.samples) > longest:
         memory.samples.popleft()

@@ -15,6 +15,7 @@ from ofms.core.schedule import Schedule
 from ofms.device.client_policy import read_policy
 from ofms.models.zoo import build_module
 from ofms.plugins import NO_TRUST, Trust
+from ofms.policies.changes import ALL_MODELS, Slots
 from ofms.policies.protocol import ClientPolicy
 from ofms.policies.session import ClientSession, ClientState
 from ofms.storage.envelope import Envelope
@@ -30,6 +31,10 @@ class Membership:
         For predictions; they contain the tensors of held models.
     trainees
         The same networks without tensors, so that fine-tuning and predicting do not interfere.
+    slots
+        The models in use; the catalogue has all slots.
+    changed, anew
+        The numbers of the last event that concerns the device, and of the last one after which policies start anew.
     """
 
     deployment: str
@@ -42,6 +47,9 @@ class Membership:
     schedule: Schedule
     networks: LocalNetworks
     trainees: LocalNetworks
+    slots: Slots = ALL_MODELS
+    changed: int = 0
+    anew: int = 0
 
     @property
     def member(self) -> tuple[str, int]:
@@ -51,7 +59,7 @@ class Membership:
     @property
     def session(self) -> ClientSession:
         """The policy's client half, with its messages."""
-        return ClientSession(self.policy, self.schedule)
+        return ClientSession(self.policy, self.schedule, self.slots)
 
     def join(self) -> ClientState:
         """The initial state of the client."""
@@ -95,7 +103,15 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
         budget=promised,
         policy=read_policy(values["policy"], trust),
         catalogue=catalogue,
-        schedule=Schedule(None if rounds is None else int(rounds), int(values["interval"])),
+        # Earlier servers do not send these; their fleets do not change.
+        schedule=Schedule(
+            None if rounds is None else int(rounds),
+            *(int(values[key]) for key in ("interval",)),
+            *(int(values.get(key, 0)) for key in ("since", "start")),
+        ),
+        slots=Slots.of(len(names), np.array(values.get("places", range(len(names))), dtype=np.int64)),
+        changed=int(values.get("changed", 0)),
+        anew=int(values.get("anew", 0)),
         networks=LocalNetworks(modules, trainable, values["task"]),
         trainees=LocalNetworks([copy.deepcopy(module) for module in modules], trainable, values["task"]),
     )

@@ -32,6 +32,13 @@ class Waiting:
     outputs: dict[int, AnyArray] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class Before:
+    """The policy's client state before the last request."""
+
+    policy: Any
+
+
 @dataclass(eq=False)
 class Memory:
     """A device's state between two events.
@@ -40,6 +47,9 @@ class Memory:
     ----------
     state
         The policy's client state.
+    before
+        The policy's part of it before the last request, if nothing was learnt since: an event in the fleet makes the
+        device request again.
     plans
         By exchange: the current plan, and those with inputs waiting for labels.
     exchange, open
@@ -65,6 +75,7 @@ class Memory:
     """
 
     state: Any = None
+    before: Before | None = None
     plans: dict[int, Plan] = field(default_factory=dict)
     exchange: int = -1
     open: bool = False
@@ -93,6 +104,8 @@ class Memory:
     def write(self) -> Envelope:
         """Serialise all state in the message format."""
         arrays, state_values = flatten(self.state, "state.") if self.state is not None else ({}, {})
+        before_arrays, before_values = ({}, None) if self.before is None else flatten(self.before, "before.")
+        arrays |= before_arrays
         for exchange, plan in self.plans.items():
             arrays |= {f"plan.{exchange}.{name}": getattr(plan, name) for name in Plan.__dataclass_fields__}
         waiting = {}
@@ -109,6 +122,7 @@ class Memory:
         arrays["losses"] = self.losses
         values = {
             "state": state_values,
+            "before": before_values,
             "plans": list(self.plans),
             "waiting": waiting,
             "labels": [y for _, y in self.samples],
@@ -153,6 +167,8 @@ class Memory:
             # Snapshots before 0.3.0 have no recent samples: their policies remember none.
             nothing, _ = flatten(template.recent, "state.recent.")
             memory.state = unflatten(template, nothing | dict(arrays), dict(values["state"]), "state.")
+            if values.get("before") is not None:
+                memory.before = unflatten(Before(template.policy), dict(arrays), dict(values["before"]), "before.")
         for exchange in values["plans"]:
             memory.plans[int(exchange)] = Plan(**snapshot.part(f"plan.{exchange}"))
         for number, (exchange, since) in values["waiting"].items():

@@ -62,6 +62,8 @@ class Messenger:
             if state.held_models is None or state.held_models.membership.member != membership.member:
                 state.join(membership, exchange)
                 _log.info("joined deployment %s as client %d", membership.deployment, membership.client)
+            elif state.held_models.membership.changed != membership.changed:
+                state.change(membership, exchange)
             elif exchange != state.memory.requested_exchange:
                 state.rejoin(HeldModels(membership, state.held_models.tensors), exchange)
             else:

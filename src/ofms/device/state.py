@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,36 +10,19 @@ import numpy as np
 from ofms.compute.local import Tensors
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Plan
-from ofms.core.typing import AnyArray, Flags, Floats
+from ofms.core.typing import AnyArray, Floats
 from ofms.device.exchange_messages import Granted, write_request
-from ofms.device.held_models import HeldModels, Sample
+from ofms.device.held_models import HeldModels
 from ofms.device.learning import answer, keep_outputs, past_samples
 from ofms.device.membership import Membership
 from ofms.device.memory import Memory, Waiting
+from ofms.device.report_tasks import LateTask, TuningTask
+from ofms.policies.changes import padded
 from ofms.policies.local_updates import is_control, tunes_pool
 from ofms.policies.observations import Samples
 from ofms.storage.envelope import message_arrays
 
 Reveals = Literal["nothing", "score", "use"]
-
-
-@dataclass(frozen=True, eq=False)
-class TuningTask:
-    """Inputs of an exchange's fine-tuning: copies, so that predictions continue meanwhile."""
-
-    exchange: int
-    plan: Plan
-    tensors: dict[int, Tensors]
-    samples: list[Sample]
-
-
-@dataclass(frozen=True, eq=False)
-class LateTask:
-    """[R, K] which models are to be evaluated on which of the last R samples, and the samples so far."""
-
-    unknown: Flags
-    samples: list[Sample]
-    sampled: int
 
 
 class DeviceState:
@@ -104,6 +87,31 @@ class DeviceState:
         )
         write_request(self.held_models, self.memory, exchange)
 
+    def change(self, membership: Membership, exchange: int) -> None:
+        """Request an exchange of a fleet that changed: with what was learnt, or anew if its policy starts anew."""
+        held_models, memory = self.held_models, self.memory
+        assert held_models is not None
+        before = held_models.membership
+        if memory.open and memory.labelled:
+            plan = memory.plans[memory.exchange]
+            memory.state, _ = before.session.learn(memory.state, plan, self._observed(before, plan))
+        elif not memory.open and memory.before is not None:
+            memory.state = replace(memory.state, policy=memory.before.policy)
+        memory.open, catalogue, anew = False, membership.catalogue, membership.anew > before.changed
+        budgets = np.array([membership.budget], dtype=np.int64)
+        memory.state = membership.session.adapt(memory.state, before.session, catalogue, budgets, anew=anew)
+        memory.plans = {
+            number: Plan(*(padded(getattr(plan, each.name), len(catalogue), 1, 0) for each in fields(Plan)))
+            for number, plan in memory.plans.items()
+        }
+        memory.losses = np.zeros(len(catalogue))
+        if anew:
+            memory.dropped += len(memory.waiting)
+            memory.waiting.clear()
+            memory.own = {}
+        self.held_models, self._predicting = HeldModels(membership, held_models.tensors), None
+        write_request(self.held_models, memory, exchange, anew=self._go_back(exchange))
+
     def rejoin(self, held_models: HeldModels, exchange: int) -> None:
         """Request an exchange after having missed some; keep the learnt state."""
         self.held_models, memory, membership = held_models, self.memory, held_models.membership
@@ -111,15 +119,19 @@ class DeviceState:
             plan = memory.plans[memory.exchange]
             memory.state, _ = membership.session.learn(memory.state, plan, self._observed(membership, plan))
         memory.open = False
-        went_back = memory.exchange >= exchange
-        if went_back:
-            # The exchange whose models are held must precede the one that the server opens.
-            memory.dropped += len(memory.waiting)
-            memory.waiting.clear()
-            memory.plans = {exchange - 1: memory.plans[memory.exchange]}
-            memory.exchange = exchange - 1
-            self._predicting = None
-        write_request(held_models, memory, exchange, anew=went_back)
+        write_request(held_models, memory, exchange, anew=self._go_back(exchange))
+
+    def _go_back(self, exchange: int) -> bool:
+        """Follow a server that went back to an exchange: the one whose models are held must precede it."""
+        memory = self.memory
+        if memory.exchange < exchange:
+            return False
+        memory.dropped += len(memory.waiting)
+        memory.waiting.clear()
+        memory.plans = {exchange - 1: memory.plans[memory.exchange]}
+        memory.exchange = exchange - 1
+        self._predicting = None
+        return True
 
     def apply(self, granted: Granted, held_models: HeldModels) -> None:
         """Swap models and begin the exchange, or continue it if it was open under another grant."""

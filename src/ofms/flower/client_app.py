@@ -58,9 +58,9 @@ def _carry(message: Message, context: Context, ahead: int) -> Message:
 
 
 def _answers(answer: bytes, asked: dict[str, Any]) -> bool:
-    """Whether an answer is to this message: the outbox may still hold one for another deployment or opening."""
+    """Whether an answer is to this message: the outbox may still hold one to another deployment, opening or welcome."""
     _, values = decode_head(answer)
-    return all(values.get(key) == asked[key] for key in ("deployment", "opening") if key in asked)
+    return all(values.get(key) == asked[key] for key in ("deployment", "opening", "changed") if key in asked)
 
 
 def _reply(message: Message, envelope: Envelope) -> Message:

@@ -1,4 +1,7 @@
-"""A deployment on one machine: a SuperLink and three SuperNodes with TLS and keys, and three devices with digits."""
+"""A deployment on one machine: a SuperLink and three SuperNodes with TLS and keys, and three devices with digits.
+
+While it runs, a fourth device joins, a model is added, and another one is retired.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,15 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from ofms.coordinator.deployment import ServerConfig, write_config
+from ofms.coordinator.changes import Requested
+from ofms.coordinator.deployment import Deployment, ServerConfig, read_config, write_config
 from ofms.coordinator.files import APP, DEVICE_FOLDERS, FLOWER
 from ofms.coordinator.keys import add_device, make_deployment
+from ofms.coordinator.operation import request_change
+from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.status import read_status
 from ofms.core.errors import InvalidInput
+from ofms.core.events import Event
 from ofms.core.typing import AnyArray, Integers
 from ofms.data import load_dataset
 from ofms.data.stream import Stream
@@ -38,7 +45,7 @@ from ofms.runs.result import Result
 from ofms.runs.units import human_bytes, parse_budgets
 from ofms.simulator.api import prepare, simulate
 
-DEVICES, EXCHANGES, SAMPLES = 3, 5, 20
+DEVICES, EXCHANGES, SAMPLES = 4, 5, 20
 _POLL_SECONDS = 0.2
 
 
@@ -52,10 +59,17 @@ class Player(threading.Thread):
         self.predicting: list[list[int]] = []
         self.holding: list[list[int]] = []
         self.most_held = 0
+        # Its first exchange; later than 0 if it joins a running fleet.
+        self.first = 0
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        for first in range(0, len(self.x), self.interval):
+        while not self.device.ready:
+            if self.stopping.is_set():
+                return
+            self.device.wait_change(0.1)
+        self.first = self.device.exchange
+        for first in range(self.first * self.interval, len(self.x), self.interval):
             # Like simulated clients, process exactly the samples of an exchange before the next one.
             while not (self.device.ready and self.device.exchange >= first // self.interval):
                 if self.stopping.is_set():
@@ -76,7 +90,8 @@ class Player(threading.Thread):
     @property
     def right(self) -> list[bool]:
         """Whether each prediction was right."""
-        return [answer == label for answer, label in zip(list(self.answers), self.y, strict=False)]
+        labels = self.y[self.first * self.interval :]
+        return [answer == label for answer, label in zip(list(self.answers), labels, strict=False)]
 
 
 def run_demo(echo: Callable[[str], None] = print) -> int:
@@ -86,40 +101,60 @@ def run_demo(echo: Callable[[str], None] = print) -> int:
     stream = load_dataset("digits").stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
     folder = Path(tempfile.mkdtemp(prefix="ofms-demo-"))
     try:
-        players, status = deploy(folder, config, dictionary, stream)
+        players, status, events = deploy(folder, config, dictionary, stream)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    expected = simulate("digits", models=dictionary, seed=config.seed, **size)
+    kinds = ("exchange", "join", "add", "retire")
+    tables = [{kind: getattr(event, kind) for kind in kinds} | {"join": [*event.join]} for event in events]
+    expected = simulate("digits", models=dictionary, seed=config.seed, events=tables, **size)
+    for line in expected.figures["events"][:-1]:
+        echo(line)
     return show(players, status, expected, echo)
 
 
 def deploy(
     folder: Path, config: RunConfig, dictionary: Dictionary, stream: Stream
-) -> tuple[list[Player], dict[str, Any]]:
-    """Run a deployment from its keys to its last exchange; return the devices' programs and the last status."""
+) -> tuple[list[Player], dict[str, Any], list[Event]]:
+    """Run a deployment from its keys to its last exchange; return the devices' programs, the last status, and events.
+
+    The last device joins after the first exchange; then the last model is added, and the first one retired.
+    """
     budgets = parse_budgets(config.budget, largest=int(dictionary.catalogue().storage.max()), clients=config.clients)
-    fleet = write_deployment(folder / "fleet", config, dictionary, budgets)
+    early, late = replace(dictionary, models=dictionary.models[:-1]), replace(dictionary, models=dictionary.models[-1:])
+    late.write(folder / "late")
+    fleet = write_deployment(folder / "fleet", config, early, budgets[:-1])
     with ExitStack() as stack:
         progress = stack.enter_context(_Progress("starting a SuperLink with TLS"))
         server = stack.enter_context(Supervisor(fleet, echo=lambda line: None))
-        progress.show_stage(f"starting {config.clients} SuperNodes, each with its key")
-        players = []
-        for client in range(config.clients):
+        progress.show_stage(f"starting {config.clients - 1} SuperNodes, each with its key")
+        players: list[Player] = []
+
+        def start(client: int) -> None:
             store = folder / f"store-{client}"
             stack.callback(start_node(fleet, client, store).stop)
             device = stack.enter_context(Device(store, budget=int(budgets[client])))
             players.append(Player(device, stream.x[client], stream.y[client], config.interval))
             stack.callback(players[-1].stopping.set)
             players[-1].start()
+
+        for client in range(config.clients - 1):
+            start(client)
         progress.show_stage("devices are joining")
         while (how := server.poll()) is None:
             progress.show(_exchange(fleet), [right for player in players for right in player.right])
+            if len(players) < config.clients and _exchange(fleet) >= 1:
+                newest = len(players)
+                progress.show_stage(f"adding device-{newest} and a model, retiring another")
+                add_device(fleet, f"device-{newest}", f"{budgets[newest]}B", read_config(fleet).address)
+                request_change(fleet, Requested(retire=[dictionary.models[0].name]), models=folder / "late")
+                start(newest)
             time.sleep(_POLL_SECONDS)
         if how != "completed":
             raise ProcessEnded(f"the server app ended: {how}")
         progress.show(_exchange(fleet), [right for player in players for right in player.right])
         progress.show_stage("stopping all processes")
-    return players, read_status(fleet)
+    events = PersistentCoordinator(Deployment(fleet), read_only=True).beginning.events
+    return players, read_status(fleet), events
 
 
 class _Progress:
@@ -191,18 +226,21 @@ def show(players: list[Player], status: dict[str, Any], expected: Result, echo: 
         predicting == np.flatnonzero(weights[exchange, client]).tolist()
         and holding == np.flatnonzero(held[exchange, client]).tolist()
         for client, player in enumerate(players)
-        for exchange, (predicting, holding) in enumerate(zip(player.predicting, player.holding, strict=True))
+        for exchange, (predicting, holding) in enumerate(
+            zip(player.predicting, player.holding, strict=True), player.first
+        )
     )
+    granted = sum(len(player.predicting) for player in players)
     most, budget = max(player.most_held for player in players), int(expected.clients["budget"].max())
     rows = [
-        ["same choices and held models as simulated", f"{same} of {len(players) * EXCHANGES}"],
+        ["same choices and held models as simulated", f"{same} of {granted}"],
         ["down, all devices", human_bytes(status["bytes_down"])],
         ["up, all devices", human_bytes(status["bytes_up"])],
         ["most held by a device", f"{human_bytes(most)} of {human_bytes(budget)}"],
         ["rejected", str(len(status["refusals"]))],
     ]
     echo("\n" + format_table(["over the network", ""], rows))
-    return int(same != len(players) * EXCHANGES)
+    return int(same != granted or len(players) != DEVICES)
 
 
 def _exchange(fleet: Path) -> int:

@@ -98,6 +98,12 @@ class Dictionary:
         dictionary.require_sound(str(folder))
         return dictionary
 
+    def with_models(self, models: Iterable[Model]) -> Dictionary:
+        """With further models at the end."""
+        whole = Dictionary(self.task, (*self.models, *models))
+        whole.require_sound("models")
+        return whole
+
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder atomically."""
         folder = Path(folder)

@@ -12,6 +12,7 @@ from ofms.exports import exported
 if TYPE_CHECKING:
     from ofms.core.draws import ClientDraws, Draws, Purpose
     from ofms.core.messages import Catalogue, Grants, Plan, Reports
+    from ofms.core.new_experts import carry_losses
     from ofms.core.rates import resolve_rate
     from ofms.core.selection import (
         draw_model,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         probabilities,
     )
     from ofms.core.typing import Flags, Floats, Integers
+    from ofms.policies.changes import Change
     from ofms.policies.exp3 import Exp3
     from ofms.policies.exp3_client import Exp3Client
     from ofms.policies.fleet import Fleet
@@ -39,12 +41,14 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "ofms.core.draws": ("ClientDraws", "Draws", "Purpose"),
     "ofms.core.messages": ("Catalogue", "Grants", "Plan", "Reports"),
+    "ofms.core.new_experts": ("carry_losses",),
     "ofms.core.rates": ("resolve_rate",),
     "ofms.core.selection": (
         *("draw_model", "importance_weights", "inclusion_probabilities"),
         *("loss_estimates", "one_hot", "probabilities"),
     ),
     "ofms.core.typing": ("Flags", "Floats", "Integers"),
+    "ofms.policies.changes": ("Change",),
     "ofms.policies.exp3": ("Exp3",),
     "ofms.policies.exp3_client": ("Exp3Client",),
     "ofms.policies.fleet": ("Fleet",),
@@ -82,6 +86,7 @@ __all__ = [
     "Adapted",
     "Algorithm",
     "Catalogue",
+    "Change",
     "ClientDraws",
     "ClientHalf",
     "ClientSession",
@@ -115,6 +120,7 @@ __all__ = [
     "Share",
     "SingleModelServer",
     "SummedUpdates",
+    "carry_losses",
     "draw_model",
     "fill_budgets",
     "importance_weights",

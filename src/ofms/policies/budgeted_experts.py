@@ -21,9 +21,11 @@ import numpy as np
 from ofms.core import selection
 from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.messages import Catalogue, Grants, Plan
+from ofms.core.new_experts import carry_losses
 from ofms.core.rates import resolve_rate
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.bins import bin_probabilities, pack_bins
+from ofms.policies.changes import Change
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.observations import Observations
@@ -78,6 +80,11 @@ class Client:
         shape, chosen = (budgets.size, len(catalogue)), np.zeros(budgets.size, dtype=np.int64)
         rates, pmf = rates_of(self.rates, budgets), np.full(shape, 1.0 / shape[1])
         return State(place, bins, rates, np.zeros(shape), pmf, chosen, np.ones(shape))
+
+    def adapt(self, state: State, change: Change) -> State:
+        fresh = self.start(change.catalogue, change.budgets)
+        losses = carry_losses(state.cumulative_losses, change.kept, fresh.learning_rate)
+        return replace(fresh, cumulative_losses=losses)
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
         pmf = selection.probabilities(state.cumulative_losses, state.learning_rate)

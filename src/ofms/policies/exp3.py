@@ -54,7 +54,7 @@ class Exp3:
         size = subset.sum(axis=1, keepdims=True)
         inside = np.where(subset, cumulative_losses, np.inf)
         shifted = np.where(subset, inside - inside.min(axis=1, keepdims=True), 0.0)
-        weights = np.where(subset, np.exp(-self._rates(size) * shifted), 0.0)
+        weights = np.where(subset, np.exp(-self.rates(size) * shifted), 0.0)
         pmf = weights / np.cumsum(weights, axis=1)[:, -1:]
         mixed: Floats = (1 - self.exploration) * pmf + self.exploration * subset / size
         return mixed
@@ -65,7 +65,8 @@ class Exp3:
             return loss_estimates(losses, subset, np.ones(pmf.shape))
         return loss_estimates(losses, one_hot(chosen, pmf.shape[1]) > 0, pmf)
 
-    def _rates(self, size: Integers) -> Floats:
+    def rates(self, size: Integers) -> Floats:
+        """η for subsets of some sizes."""
         if self.learning_rate is not None:
             return np.full(size.shape, self.learning_rate)
         if self.horizon is None:

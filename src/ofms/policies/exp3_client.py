@@ -10,7 +10,9 @@ import numpy as np
 from ofms.core import selection
 from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.messages import Catalogue, Grants, Plan
+from ofms.core.new_experts import carry_losses
 from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.changes import Change
 from ofms.policies.exp3 import Exp3
 from ofms.policies.observations import Observations
 from ofms.policies.subsets import Subset, fixed_subset, random_subset
@@ -57,6 +59,11 @@ class Exp3Client:
             uniform=np.zeros(budgets.size),
             pmf=np.full(shape, 1.0 / shape[1]),
         )
+
+    def adapt(self, state: State, change: Change) -> State:
+        fresh = self.start(change.catalogue, change.budgets)
+        rates = self.rule.rates(np.full(change.budgets.size, len(change.catalogue)))
+        return replace(fresh, cumulative_losses=carry_losses(state.cumulative_losses, change.kept, rates))
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
         wanted = state.wanted

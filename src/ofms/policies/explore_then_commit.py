@@ -18,6 +18,7 @@ from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.selection import one_hot
 from ofms.core.typing import Flags, Integers
 from ofms.policies.bins import pack_bins
+from ofms.policies.changes import Change
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.mean_losses import MeanLosses
@@ -64,6 +65,13 @@ class Client:
         place, bins = pack_bins(catalogue, budgets)
         zero, nobody = np.zeros(budgets.size, dtype=np.int64), np.zeros(budgets.size, dtype=np.bool_)
         return State(place, bins, MeanLosses.start(*place.shape), zero, nobody, zero)
+
+    def adapt(self, state: State, change: Change) -> State:
+        if change.same_models:
+            place, bins = pack_bins(change.catalogue, change.budgets)
+            return replace(state, bin=place, bins=bins)
+        # Every model is explored again, also after a commitment.
+        return replace(self.start(change.catalogue, change.budgets), losses=state.losses.adapt(change))
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
         exploration = np.maximum(self.exchanges, state.bins)

@@ -25,9 +25,11 @@ import numpy as np
 from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Plan
+from ofms.core.new_experts import carry_losses
 from ofms.core.rates import resolve_rate
 from ofms.core.selection import importance_weights, loss_estimates
 from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.changes import Change
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.local_updates import GradientStep
@@ -85,6 +87,11 @@ class Client:
         room = budgets - catalogue.storage[~stored].sum()
         trials = room // catalogue.storage.max(where=stored, initial=1) * stored.any()
         return State(trials, zeros, np.zeros((budgets.size, 2)), zeros + 1, zeros + ~stored / 2)
+
+    def adapt(self, state: State, change: Change) -> State:
+        fresh = self.start(change.catalogue, change.budgets)
+        losses = carry_losses(state.model_losses, change.kept, np.full(change.budgets.size, self.rate))
+        return replace(fresh, model_losses=losses, mixture_losses=state.mixture_losses)
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
         stored = np.broadcast_to(self._stored(state.inclusion.shape[1]), state.inclusion.shape)

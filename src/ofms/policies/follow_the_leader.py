@@ -17,6 +17,7 @@ from ofms.core.draws import ClientDraws
 from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.selection import one_hot
 from ofms.core.typing import Flags, Integers
+from ofms.policies.changes import Change
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.mean_losses import MeanLosses
@@ -57,6 +58,10 @@ class Client:
     def start(self, catalogue: Catalogue, budgets: Integers) -> State:
         shape, chosen = (budgets.size, len(catalogue)), np.zeros(budgets.size, dtype=np.int64)
         return State(catalogue.storage, budgets, MeanLosses.start(*shape), np.full(shape, -1), chosen)
+
+    def adapt(self, state: State, change: Change) -> State:
+        fresh = self.start(change.catalogue, change.budgets)
+        return replace(fresh, losses=state.losses.adapt(change), last_held=change.carried(state.last_held, -1))
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
         leader = state.losses.leader(np.ones(state.last_held.shape, dtype=np.bool_))

@@ -201,9 +201,16 @@ def _sums(start: Floats, added: Floats, factor: Floats | None = None) -> Floats:
     return sums
 
 
+def rates_of(hedge: Hedge) -> Floats:
+    """[N, J] η = ln K over the largest gaps so far."""
+    models = hedge.hint_sums.shape[1]
+    rates: Floats = np.minimum(math.log(models) / np.maximum(hedge.peaks, _LEAST_GAP), _LARGEST_RATE)
+    return rates
+
+
 def _weights(replay: _Replay, hedge: Hedge) -> Weights:
-    members, models, _ = replay.above.shape
-    rates = np.minimum(math.log(models) / np.maximum(hedge.peaks, _LEAST_GAP), _LARGEST_RATE)
+    members, _, _ = replay.above.shape
+    rates = rates_of(hedge)
     mixture_rate = np.minimum(math.log(members) / np.maximum(hedge.member_peak, _LEAST_GAP), _LARGEST_RATE)
     # The rate of members is 0 if there is only one of them: any positive rate gives the same weights.
     mixture_rate = np.maximum(mixture_rate, _LEAST_GAP)

@@ -16,8 +16,9 @@ from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
-from ofms.policies import late_adahedge, pool_memory
+from ofms.policies import late_adahedge, late_changes, pool_memory
 from ofms.policies.blocks import in_blocks
+from ofms.policies.changes import Change
 from ofms.policies.fleet import Fleet
 from ofms.policies.late_adahedge import Hedge
 from ofms.policies.late_hedge_settings import Settings
@@ -86,6 +87,23 @@ class Client:
         zeros, never = np.zeros(shape), np.full(shape, -1, dtype=np.int32)
         held = np.zeros(shape, dtype=np.bool_)
         return State(catalogue.storage[None], budgets, hedge, rounds, 0, held, never, zeros, zeros, zeros)
+
+    def adapt(self, state: State, change: Change) -> State:
+        """Keep what was learnt; new models take part in recent exchanges as some that were not held."""
+        if change.same_models:
+            return replace(state, budgets=change.budgets)
+
+        def work(some: State, rows: slice | Integers) -> State:
+            return replace(
+                self.start(change.catalogue, some.budgets),
+                hedge=late_changes.with_models(some.hedge, some.weights, change.kept),
+                rounds=some.rounds.with_models(change.kept),
+                exchange=some.exchange,
+                held=change.carried(some.held),
+                last_held=change.carried(some.last_held, -1),
+            )
+
+        return in_blocks(replace(state, budgets=change.budgets), state.budgets.size, state.rounds.block, work)
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
         places = int(state.budgets.max() // state.costs.max()) + 2

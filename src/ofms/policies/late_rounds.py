@@ -18,6 +18,7 @@ from ofms.policies.relative_losses import Draw, relative_losses
 # Pairs of client and round that are worked on at once.
 _AT_ONCE = 8000
 _OUTPUTS_AT_ONCE = 40000
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +118,35 @@ class Rounds:
             np.concatenate([self.final, np.zeros((clients, 1), dtype=np.bool_)], axis=1),
             np.concatenate([self.samples, np.zeros((clients, 1), dtype=np.int64)], axis=1),
             np.concatenate([self.number, np.full((self.number.shape[0], 1), number)], axis=1),
+        )
+
+    def with_models(self, kept: Integers) -> Rounds:
+        """The exchanges with a changed dictionary: [K'] the place of each model before, -1 for a new one.
+
+        In them, new models had no weight and retired ones are left out.
+        """
+        (clients, _, models), new, place = self.losses.shape, kept < 0, np.maximum(kept, 0)
+        parts = zip(self.members.parts, self.mixture.parts, self.certain.parts, self.outside.parts, strict=True)
+        changed = []
+        for weights, mixture, certain, outside in parts:
+            own, sure = np.where(new, np.float32(0), weights[..., place]), ~new & certain[..., place]
+            if np.count_nonzero(~new) < models:
+                # Running sums: the order of additions does not depend on the layout in memory.
+                total = np.cumsum(own, axis=-1, dtype=np.float64)[..., -1:]
+                own = np.where(total > 0, own / np.where(total > 0, total, 1.0), ~new / np.count_nonzero(~new))
+                pooled = np.cumsum(mixture[..., None] * own, axis=1)[:, -1]
+                outside = np.maximum(0.0, 1 - np.cumsum(pooled * sure, axis=-1)[:, -1])
+            # Clients last in memory, as everywhere: bits depend on the order of additions.
+            own = np.ascontiguousarray(own.transpose(1, 2, 0), dtype=np.float32).transpose(2, 0, 1)
+            changed.append((own, np.asfortranarray(sure), np.where(outside < _ROUNDING, 0.0, outside)))
+        empty = Rounds.none(clients, kept.size, self.members.none.shape[2])
+        members, certain_parts, outside_parts = zip(*changed, strict=True) if changed else ((), (), ())
+        return replace(
+            self,
+            members=Layers(members, empty.members.none),
+            certain=Layers(certain_parts, empty.certain.none),
+            outside=Layers(outside_parts, empty.outside.none),
+            losses=np.asfortranarray(np.where(new, np.nan, self.losses[..., place])),
         )
 
     def observe(self, recent: Recent, *, late: bool = True, plain: bool = False) -> Rounds:

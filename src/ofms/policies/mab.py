@@ -10,8 +10,10 @@ import numpy as np
 from ofms.core import selection
 from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Catalogue, Reports
+from ofms.core.new_experts import carry_losses
 from ofms.core.rates import resolve_rate
 from ofms.core.typing import Flags, Floats
+from ofms.policies.changes import Change
 from ofms.policies.fleet import Fleet
 from ofms.policies.follower_client import FollowerClient
 from ofms.policies.protocol import Algorithm, Policy, SummedUpdates
@@ -56,6 +58,10 @@ class Server:
     def start(self, catalogue: Catalogue) -> State:
         models = len(catalogue)
         return State(np.zeros(models), np.full(models, 1.0 / models))
+
+    def adapt(self, state: State, change: Change) -> State:
+        losses = carry_losses(state.cumulative_losses[None], change.kept, np.array([self.learning_rate]))[0]
+        return replace(self.start(change.catalogue), cumulative_losses=losses)
 
     def grant(self, state: State, wanted: Flags, draws: Draws) -> tuple[State, Flags, Floats]:
         weights = selection.probabilities(state.cumulative_losses[None], np.array([self.learning_rate]))[0]

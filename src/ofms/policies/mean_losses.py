@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.changes import Change
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +21,10 @@ class MeanLosses:
     def start(cls, clients: int, models: int) -> MeanLosses:
         """Nothing observed yet."""
         return cls(np.zeros((clients, models)), np.zeros((clients, models), dtype=np.int64))
+
+    def adapt(self, change: Change) -> MeanLosses:
+        """Those of a changed dictionary: nothing is observed of new models."""
+        return MeanLosses(change.carried(self.total), change.carried(self.count))
 
     def add(self, losses: Floats, held: Flags) -> MeanLosses:
         """Add the [N, K] losses of an exchange; only those of held models count."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ofms.core.pooling import pool_loss, poolable
+from ofms.core.selection_loss import MOST_LOSS
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.policies.blocks import blocks
 
@@ -76,6 +77,15 @@ class Recent:
         means: Floats = np.where(known, losses, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         return means
 
+    def losses_by_use(self, weights: Floats) -> Floats:
+        """[N, K] weights times mean losses; NaN where the weight is 0."""
+        some = np.flatnonzero(weights.any(axis=1))
+        if not some.size:
+            return np.broadcast_to(np.nan, weights.shape)
+        used, reported = weights[some], np.full(weights.shape, np.nan)
+        reported[some] = np.where(used > 0, np.minimum(used * self.of(some).mean_losses(), MOST_LOSS), np.nan)
+        return reported
+
     def add(self, samples: Samples, most: int) -> Recent:
         """Append samples, and record outputs on past ones; keep the last `most` samples."""
         targets, (clients, added), old = samples.targets, samples.targets.shape, self.outputs.shape[1]
@@ -127,6 +137,10 @@ class Samples:
     def of(cls, exchange: int, outputs: AnyArray, targets: AnyArray) -> Samples:
         """Samples of one exchange."""
         return cls(outputs, targets, np.full(targets.shape, exchange, dtype=np.int64))
+
+    def rows(self, clients: slice | Integers) -> Samples:
+        """Those of some clients."""
+        return Samples(self.outputs[clients], self.targets[clients], self.exchange[clients])
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,11 @@ import numpy as np
 from ofms.core import selection
 from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.messages import Catalogue, Grants, Plan
+from ofms.core.new_experts import carry_losses
 from ofms.core.packing import PartitionTable, largest_cluster_upload, partition_models
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies import ofms_ft_theory as theory
+from ofms.policies.changes import Change
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.local_updates import GradientStep
@@ -56,6 +58,11 @@ class Client:
         table = partition_models(catalogue.storage, budgets)
         state = State(table, rates_of(self.rates, budgets), np.zeros(shape), chosen, np.ones(shape))
         return state if self.gradient_weight == "inverse" else StateByUse(**vars(state), pmf=np.zeros(shape))
+
+    def adapt(self, state: State, change: Change) -> State:
+        fresh = self.start(change.catalogue, change.budgets)
+        losses = carry_losses(state.cumulative_losses, change.kept, fresh.learning_rate)
+        return replace(fresh, cumulative_losses=losses)
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
         losses, rate, uniform = state.cumulative_losses, state.learning_rate, draws.uniform

@@ -15,9 +15,9 @@ import numpy as np
 from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule
-from ofms.core.selection_loss import MOST_LOSS
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import Groups, draw_group, upload_needs
+from ofms.policies.changes import ALL_MODELS, Adapting, Slots, change_between, padded
 from ofms.policies.controls import better, clearly_worse, loss_by_tuning
 from ofms.policies.fleet import Fleet, require_budgets
 from ofms.policies.local_updates import copies_held, is_control, last_control, tuning_window_of
@@ -29,7 +29,7 @@ from ofms.policies.rules import require_held, require_plan, require_probabilitie
 @dataclass(frozen=True, eq=False)
 class ClientState:
     """[N] client numbers, [N, K] versions held (-1: not held), the current exchange, the last samples if the policy
-    remembers them, and the policy's own state."""
+    remembers them, and the policy's own state, of the models in use alone."""
 
     client: Integers
     held_version: Integers
@@ -51,23 +51,38 @@ class ServerState:
 
 @dataclass(frozen=True, eq=False)
 class ClientSession:
-    """The client half of a policy, with its messages."""
+    """The client half of a policy, with its messages; `slots` are the models in use, all if None."""
 
     policy: ClientPolicy
     schedule: Schedule
+    slots: Slots = ALL_MODELS
 
     def join(self, catalogue: Catalogue, budgets: Integers, clients: Integers) -> ClientState:
         """The initial state of clients."""
-        require_budgets(catalogue, budgets)
+        used = self.slots.catalogue(catalogue)
+        require_budgets(used, budgets)
         shape = (clients.size, len(catalogue))
         nothing, recent = np.full(shape, -1), Recent.none(*shape)
-        return ClientState(clients, nothing, 0, recent, self.policy.client.start(catalogue, budgets))
+        return ClientState(clients, nothing, 0, recent, self.policy.client.start(used, budgets))
+
+    def adapt(
+        self, state: ClientState, before: ClientSession, catalogue: Catalogue, budgets: Integers, *, anew: bool = False
+    ) -> ClientState:
+        """The state under this session, of clients with the `state` of the session `before`; `anew` if they forget."""
+        half, held = self.policy.client, padded(state.held_version, len(catalogue), 1, -1)
+        change = change_between(before.slots.within(state.held_version.shape[1]), self.slots, catalogue, budgets)
+        fresh = self.join(catalogue, budgets, state.client)
+        if anew:
+            return replace(fresh, held_version=held, exchange=state.exchange)
+        own = half.adapt(state.policy, change) if isinstance(half, Adapting) else fresh.policy
+        recent = replace(state.recent, outputs=padded(state.recent.outputs, len(catalogue), 2, np.nan))
+        return replace(state, held_version=held, recent=recent, policy=own)
 
     def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
         """Request the models to hold until the next exchange."""
         own, wanted = self.policy.client.select(state.policy, draws.of(state.client))
-        if wanted is None:
-            wanted = np.zeros(state.held_version.shape, dtype=np.bool_)
+        nothing = np.zeros(state.held_version.shape, dtype=np.bool_)
+        wanted = nothing if wanted is None else self.slots.widen(wanted)
         state = replace(state, policy=own, exchange=draws.exchange)
         requests = Requests(draws.exchange, state.client, wanted, state.held_version)
         require_requests(self.policy.name, requests)
@@ -78,7 +93,8 @@ class ClientSession:
         held_version = np.where(grants.held, grants.version, -1)
         if tuning_window_of(self.policy.local, self.schedule, grants.exchange) is None:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
-        own, plan = self.policy.client.plan(state.policy, grants)
+        own, plan = self.policy.client.plan(state.policy, self.slots.narrow_grants(grants))
+        plan = self.slots.widen_plan(plan)
         require_plan(self.policy.name, grants, plan)
         if grants.quarantined is not None:
             plan = replace(plan, update_weight=np.where(grants.quarantined, 0.0, plan.update_weight))
@@ -123,33 +139,48 @@ class ClientSession:
         if samples is not None:
             compared = self.compare(state, plan, samples)
             state = self.remember(state, samples)
-        own = self.policy.client.learn(state.policy, plan, Observations(losses, state.recent))
+        seen = Observations(self.slots.narrow(losses), self.slots.narrow_recent(state.recent))
+        own = self.policy.client.learn(state.policy, self.slots.narrow_plan(plan), seen)
         reported = np.where(plan.held, losses, np.nan) if self.policy.reports_losses else None
         if is_control(self.policy.local, state.exchange):
             nothing = np.zeros(plan.held.shape)
             reported = np.where(plan.held, nothing if compared is None else compared, np.nan)
         elif self.policy.reports_use:
-            reported = _losses_by_use(plan.update_weight, state.recent)
+            reported = state.recent.losses_by_use(plan.update_weight)
         reports = Reports(state.exchange, state.client, reported, plan.update_weight > 0)
         return replace(state, policy=own), reports
 
 
 @dataclass(frozen=True, eq=False)
 class ServerSession:
-    """The server half of a policy, with its messages, for a fleet."""
+    """The server half of a policy, with its messages, for a fleet; `slots` are the models in use, all if None."""
 
     policy: Policy
     fleet: Fleet
+    slots: Slots = ALL_MODELS
 
     def open(self) -> ServerState:
         """The state before the first exchange."""
-        catalogue = self.fleet.catalogue
-        nothing = np.zeros(len(catalogue), dtype=np.bool_)
-        return ServerState(catalogue.version, 0, self.policy.server.start(catalogue), nothing)
+        used, nothing = self.slots.catalogue(self.fleet.catalogue), np.zeros(len(self.fleet.catalogue), dtype=np.bool_)
+        return ServerState(self.fleet.catalogue.version, 0, self.policy.server.start(used), nothing)
+
+    def adapt(self, state: ServerState, before: ServerSession, *, anew: bool = False) -> ServerState:
+        """The state under this session, from the `state` of the session `before`; `anew` if the policy forgets."""
+        half, catalogue = self.policy.server, self.fleet.catalogue
+        own = half.start(self.slots.catalogue(catalogue))
+        if not anew and isinstance(half, Adapting):
+            earlier = before.slots.within(len(before.fleet.catalogue))
+            nobody = np.zeros(0, dtype=np.int64)
+            own = half.adapt(state.policy, change_between(earlier, self.slots, catalogue, nobody))
+        version, quarantined = (padded(each, len(catalogue), 0, 0) for each in (state.version, state.quarantined))
+        return replace(state, version=version, policy=own, quarantined=quarantined)
 
     def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
         """Decide which models each client holds; if clients fine-tune, draw the group that uploads."""
-        own, held, prediction_weights = self.policy.server.grant(state.policy, requests.wanted, draws)
+        wanted = self.slots.narrow(requests.wanted)
+        own, held, prediction_weights = self.policy.server.grant(state.policy, wanted, draws)
+        held = self.slots.widen(held)
+        prediction_weights = None if prediction_weights is None else self.slots.widen(prediction_weights)
         budgets, copies = self.fleet.budgets[requests.client], copies_held(self.policy.local)
         require_held(self.policy.name, requests, held, copies * self.fleet.catalogue.storage, budgets)
         groups = self._draw_group(held, draws)
@@ -185,9 +216,10 @@ class ServerSession:
         if reports.losses is not None and is_control(self.policy.local, reports.exchange):
             improved = better(reports.losses)
         summed = SummedUpdates(state.clients, products, norms, parameters, restored, improved)
-        own, step = self.policy.server.learn(state.policy, reports, summed)
+        own, step = self.policy.server.learn(state.policy, self.slots.narrow_reports(reports), self._narrowed(summed))
         version = state.version + (reports.updated.any(axis=0) | restored)
-        steps = np.broadcast_to(np.asarray(step, np.float64), version.shape)
+        step = np.asarray(step, np.float64)
+        steps = np.broadcast_to(self.slots.widen(step) if step.ndim else step, version.shape)
         require_steps(self.policy.name, reports.exchange, steps)
         return replace(state, version=version, policy=own, quarantined=quarantined), steps
 
@@ -211,6 +243,14 @@ class ServerSession:
             return lost
         return lost | (tuned & clearly_worse(reports.losses))
 
+    def _narrowed(self, summed: SummedUpdates) -> SummedUpdates:
+        """Of the models in use."""
+        if self.slots.places is None:
+            return summed
+        by_model = (summed.products, summed.norms, summed.parameters, summed.restored, summed.improved)
+        products, norms, parameters, restored, improved = map(self.slots.narrow, by_model)
+        return SummedUpdates(summed.clients, products, norms, parameters, restored, improved)
+
     def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
         """alg:6, steps 12 to 14; None if the policy does not fine-tune."""
         if self.policy.local is None:
@@ -223,23 +263,13 @@ class ServerSession:
         return draw_group(needs, bandwidth, draws.single(Purpose.GROUP))
 
 
-def _losses_by_use(weights: Floats, recent: Recent) -> Floats:
-    """[N, K] weights times mean losses; NaN where the weight is 0."""
-    some = np.flatnonzero(weights.any(axis=1))
-    if not some.size:
-        return np.broadcast_to(np.nan, weights.shape)
-    used, reported = weights[some], np.full(weights.shape, np.nan)
-    reported[some] = np.where(used > 0, np.minimum(used * recent.of(some).mean_losses(), MOST_LOSS), np.nan)
-    return reported
-
-
 def open_sessions(policy: Policy, fleet: Fleet) -> tuple[ClientSession, ServerSession]:
     """Both sessions of a policy for a fleet."""
     return ClientSession(policy, fleet.schedule), ServerSession(policy, fleet)
 
 
-def expected_weights(policy: Policy, client: ClientState, server: ServerState) -> Floats:
+def expected_weights(policy: Policy, client: ClientState, server: ServerState, slots: Slots = ALL_MODELS) -> Floats:
     """[N, K] expected prediction weights, for measuring regret."""
-    weights = policy.expected_weights(client.policy, server.policy)
+    weights = slots.widen(policy.expected_weights(client.policy, server.policy))
     require_probabilities(policy.name, client.exchange, client.client, weights)
     return np.ascontiguousarray(np.broadcast_to(weights, client.held_version.shape))

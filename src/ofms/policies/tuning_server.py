@@ -20,6 +20,7 @@ import numpy as np
 from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue, Reports
 from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.changes import Change
 from ofms.policies.protocol import SummedUpdates
 
 _FARTHEST = 0.1
@@ -54,6 +55,10 @@ class TuningServer:
     def start(self, catalogue: Catalogue) -> TuningState:
         zeros, steps = np.zeros(len(catalogue)), np.zeros(len(catalogue), dtype=np.int64)
         return TuningState(zeros, zeros, steps, np.full(len(catalogue), _CAUTION * self.share))
+
+    def adapt(self, state: TuningState, change: Change) -> TuningState:
+        losses, products, steps = map(change.carried, (state.losses, state.products, state.steps))
+        return TuningState(losses, products, steps, change.carried(state.share, _CAUTION * self.share))
 
     def grant(self, state: TuningState, wanted: Flags, draws: Draws) -> tuple[TuningState, Flags, None]:
         return state, wanted, None

@@ -18,10 +18,11 @@ from ofms.data.drift import Drift
 from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.fleet import Fleet
-from ofms.policies.registry import settings_type
+from ofms.policies.protocol import Policy
+from ofms.policies.registry import build_policy, settings_type
 from ofms.policies.settings import check_settings, identifying
 from ofms.runs.loading import available, load_experiment, load_preset
-from ofms.runs.schemas import Experiment, TrustTable
+from ofms.runs.schemas import EventTable, Experiment, TrustTable
 from ofms.runs.units import named_budgets, parse_bandwidth, parse_budgets
 from ofms.storage.schema import convert
 
@@ -54,6 +55,10 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         The kind of drift of the dataset's stream; None without drift.
     loopback
         True for a run client by client; otherwise None.
+    events
+        What changes during the run; None if nothing does.
+    doubling
+        The rounds of the first stretch of the doubling trick; None for rates of the whole run.
     settings
         All settings of the policy that are not None.
     """
@@ -76,6 +81,8 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     drift: Drift | None = None
     loopback: Literal[True] | None = None
     trust: TrustTable | None = None
+    events: tuple[EventTable, ...] | None = None
+    doubling: int | None = None
     settings: dict[str, Any] = {}
 
     @property
@@ -101,6 +108,10 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         budgets = parse_budgets(self.budget, largest=largest, clients=self.clients, names=names)
         bandwidth = parse_bandwidth(self.bandwidth, largest=largest, budgets=budgets)
         return Fleet(catalogue, budgets, bandwidth, Schedule(self.rounds, self.interval))
+
+    def policy_for(self, fleet: Fleet) -> Policy:
+        """The configured policy, for the configured fleet."""
+        return build_policy(self.policy, self.policy_settings(), fleet, self.trusted())
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the run's figures except the content of its files, wherever these are."""

@@ -125,6 +125,7 @@ def result_table(result: Result) -> str:
     table = comparison_table([(result.config.policy, result)], result)
     reason = result.figures["not_covered"]
     lines = [f"bound not covered: {reason}"] if reason else []
+    lines += result.figures.get("events", ())
     return "\n".join([table, *lines, *(f"warning: {line}" for line in result.figures.get("warnings", ()))])
 
 

@@ -58,6 +58,8 @@ def resolve(
         "rounds": experiment.rounds,
         "interval": experiment.interval,
         "drift": experiment.drift,
+        "events": msgspec.to_builtins(experiment.events) or None,
+        "doubling": experiment.doubling,
         "budget": experiment.budget,
         "bandwidth": experiment.bandwidth,
         "models": experiment.models,

@@ -51,6 +51,33 @@ class TrustTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return Trust(self.packages, self.folders)
 
 
+class EventTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True, kw_only=True):
+    """`[[events]]`: what changes from the beginning of an exchange on.
+
+    Attributes
+    ----------
+    join, leave, drift
+        Clients by number or name, or `first-last`. Those that join are not in the fleet before. Those that drift see
+        the samples of the next one of them from then on, and the last one those of the first.
+    add, retire
+        Models of the dictionary. Those that are added are not in use before.
+    budget
+        New budgets by client.
+    """
+
+    exchange: int
+    join: tuple[int | str, ...] = ()
+    leave: tuple[int | str, ...] = ()
+    drift: tuple[int | str, ...] = ()
+    add: tuple[str, ...] = ()
+    retire: tuple[str, ...] = ()
+    budget: dict[str, str | int | float] = {}
+    bandwidth: str | None = None
+    interval: int | None = None
+    policy: str | None = None
+    settings: dict[str, Any] | None = None
+
+
 class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """An experiment's file: on a dataset, or on your own stream."""
 
@@ -68,6 +95,8 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     policies: PolicyTables = {}
     trust: TrustTable | None = None
     pretraining: Pretraining | None = None
+    events: tuple[EventTable, ...] = ()
+    doubling: int | None = None
 
     def trusted(self) -> Trust:
         """The packages that its file trusts."""

@@ -18,13 +18,14 @@ from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST, Trust, trust_of
 from ofms.policies import DEFAULT
-from ofms.policies.registry import build_policy
 from ofms.runs.checkpoint import require_same_config
 from ofms.runs.config import RUN_FIELDS, Experiment, RunConfig, load_experiment, load_run
 from ofms.runs.dictionaries import find_dictionary, task_of
+from ofms.runs.events import drifted
 from ofms.runs.folder import CONFIG, new_run_folder, require_free, unfinished_run
 from ofms.runs.resolution import change, resolve
 from ofms.runs.result import Result
+from ofms.runs.setup import without_bound
 from ofms.runs.trackers import require_tracker
 from ofms.simulator.arguments import (
     Models,
@@ -38,6 +39,7 @@ from ofms.simulator.arguments import (
     stream_of,
     trusted_packages,
 )
+from ofms.simulator.phases import phases_of
 from ofms.simulator.running import run
 
 CHECKPOINT_SECONDS = 30.0
@@ -97,8 +99,8 @@ def simulate(
         policy named in this call is trusted.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
-        `hindsight`, `history`, `drift`) and settings of the policy (`learning_rate`, `window`, …).
-        A field that is None counts as not given.
+        `hindsight`, `history`, `drift`, `events`, `doubling`) and settings of the policy (`learning_rate`, …). A
+        field that is None counts as not given.
 
     Examples
     --------
@@ -176,7 +178,11 @@ def simulate(
     else:
         dictionary = dictionary_of(models, stream.task)
     fleet = config.fleet(dictionary.catalogue(), stream.names)
-    built = build_policy(config.policy, config.policy_settings(), fleet, config.trusted())
+    stream = drifted(stream, config.events or (), fleet.schedule)
+    phases = phases_of(config, fleet, stream.names)
+    if phases is not None:
+        fleet = phases.first.fleet
+    built = config.policy_for(fleet) if phases is None else without_bound(phases.first.built)
     for line in stream.warnings:
         if progress:
             print(f"warning: {line}", file=sys.stderr)
@@ -198,6 +204,7 @@ def simulate(
         checkpoint=checkpoint,
         tracker=tracker,
         cache=cache,
+        phases=phases,
     )
 
 

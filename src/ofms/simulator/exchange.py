@@ -41,6 +41,8 @@ class Exchange:
         The models that diverged in this exchange.
     left_out
         Clients and models whose updates are not finite.
+    present
+        [N] and [K] the clients and models in the fleet; None if all are throughout the run.
     """
 
     index: int
@@ -57,6 +59,7 @@ class Exchange:
     frozen_scores: Floats | None = None
     quarantined: list[int] = field(default_factory=list)
     left_out: list[tuple[int, int]] = field(default_factory=list)
+    present: tuple[Flags, Flags] | None = None
 
 
 def flags_of(pairs: Sequence[tuple[int, int]], shape: tuple[int, ...]) -> Flags:

@@ -22,8 +22,11 @@ from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import Adapted, adaptation_window_of, copies_held, is_control, tuning_window_of
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import Policy
-from ofms.policies.session import ServerState, expected_weights, open_sessions
+from ofms.policies.session import ClientState, ServerState, open_sessions
+from ofms.simulator import own_samples
+from ofms.simulator.cohorts import Cohorts
 from ofms.simulator.exchange import Exchange, flags_of, policy_losses
+from ofms.simulator.phases import Phases, moved
 
 
 class FusedSimulation:
@@ -42,6 +45,8 @@ class FusedSimulation:
         The clients' own copies of `Policy.own_model`; None if they have none, or do not fine-tune them.
     hindsight
         Whether to evaluate all models on all samples, which regret needs.
+    phases
+        The fleet before and after each event, if there are events; `policy` and `fleet` are those of the first.
     """
 
     def __init__(
@@ -55,11 +60,18 @@ class FusedSimulation:
         own: OwnCopies | None = None,
         seed: int,
         hindsight: bool = True,
+        phases: Phases | None = None,
     ) -> None:
         self.policy, self.fleet, self.compute, self.frozen = policy, fleet, compute, frozen
         self.targets, self.own, self.seed, self.hindsight = targets, own, seed, hindsight
-        self.clients, self.server = open_sessions(policy, fleet)
-        self.client_state = self.clients.join(fleet.catalogue, fleet.budgets, np.arange(fleet.budgets.size))
+        self.phases, self.first_rounds = phases, None if phases is None else phases.first_rounds
+        session, self.server = open_sessions(policy, fleet)
+        everyone, self.setup = np.arange(fleet.budgets.size), None if phases is None else phases.first
+        self.clients = Cohorts(session, (everyone,), everyone.size)
+        if phases is not None:
+            self.clients, self.server = phases.cohorts(phases.first), phases.first.server
+        join, members = self.clients.session.join, self.clients.members
+        self.client_state = tuple(join(fleet.catalogue, fleet.budgets[each], each) for each in members)
         self.server_state = self.server.open()
         self.momentum = Momentum(policy.momentum)
         # Models that diverge, or that fine-tuning makes worse, go back to them.
@@ -71,12 +83,16 @@ class FusedSimulation:
         return [self.compute.state(model) for model in range(len(self.fleet.catalogue))]
 
     def client_figures(self) -> dict[str, AnyArray]:
-        """No further arrays."""
         return {}
 
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """All state that changes between exchanges, as arrays and values."""
-        arrays, values = flatten(self.client_state, "client.")
+        arrays: dict[str, AnyArray] = {}
+        values: dict[str, Any] = {}
+        for prefix, state in self._prefixed():
+            own_arrays, own_values = flatten(state, prefix)
+            arrays |= own_arrays
+            values |= own_values
         server_arrays, server_values = flatten(self.server_state, "server.")
         arrays |= server_arrays
         values |= server_values | {"next_exchange": self.next_exchange}
@@ -89,7 +105,9 @@ class FusedSimulation:
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         """Continue from flattened arrays and values."""
-        self.client_state = unflatten(self.client_state, arrays, values, "client.")
+        for exchange in range(int(values["next_exchange"])):
+            self._begin(exchange)
+        self.client_state = tuple(unflatten(state, arrays, values, prefix) for prefix, state in self._prefixed())
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
         for model in range(len(self.fleet.catalogue)):
             self.compute.load_state(model, _tensors(arrays, f"model.{model}."))
@@ -104,19 +122,44 @@ class FusedSimulation:
             while self.next_exchange < self.fleet.schedule.exchanges:
                 yield self._exchange(self.next_exchange)
 
+    def _prefixed(self) -> list[tuple[str, ClientState]]:
+        """The states of the cohorts, each with its path in a checkpoint."""
+        if self.phases is None:
+            return [("client.", self.client_state[0])]
+        return [
+            (f"client.{own[0]}.", state) for own, state in zip(self.clients.members, self.client_state, strict=True)
+        ]
+
+    def _begin(self, exchange: int) -> None:
+        """Apply the events of an exchange."""
+        if self.phases is None:
+            return
+        for event, before, after in self.phases.at(exchange):
+            cohorts = self.phases.cohorts(after)
+            self.client_state = moved(event, (before, self.clients, self.client_state), after, cohorts)
+            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew)
+            self.setup, self.clients, self.server = after, cohorts, after.server
+            self.policy, self.fleet = after.built, after.fleet
+            self.momentum.decay = self.policy.momentum
+            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places))
+
     def _exchange(self, exchange: int) -> Exchange:
+        self._begin(exchange)
         policy, local, schedule = self.policy, self.policy.local, self.fleet.schedule
         span, draws = schedule.span(exchange), Draws(self.seed, exchange)
         clients, requests = self.clients.request(self.client_state, draws)
         server, grants = self.server.grant(self.server_state, requests, draws)
         clients, plan = self.clients.plan(clients, grants)
-        weights = expected_weights(policy, clients, server)
+        grants = self.clients.whole_grants(grants)
+        weights = self.clients.expected_weights(policy, clients, server)
         if self.own is not None:
             self.own.start(grants.sent[:, self.own.model])
 
         compute = self.compute if self.frozen is None or not is_control(local, exchange) else self.frozen
         # Update weights are part of the plan, so fine-tuning need not wait for the losses.
-        evaluation = compute.evaluate(
+        evaluation = own_samples.evaluate(
+            compute,
+            self.first_rounds,
             span,
             plan.held,
             plan.prediction_weights,
@@ -129,7 +172,7 @@ class FusedSimulation:
         window = tuning_window_of(local, schedule, exchange)
         update = None
         if window is not None and local is not None:
-            update = self.compute.update(window, plan.update_weight, local, plan.prediction_weights)
+            update = own_samples.update(self.compute, self.first_rounds, window, plan, local)
 
         result = evaluation.result()
         losses = policy_losses(result.client_losses, policy.observed(plan), policy.loss_bound)
@@ -139,18 +182,19 @@ class FusedSimulation:
         clients, reports = self.clients.learn(clients, plan, losses, samples)
         summed = update.result() if update else None
         left_out = [] if summed is None else list(summed.left_out)
-        reports = reports.without_updates(flags_of(left_out, plan.held.shape))
+        reports = reports.without_updates(flags_of(left_out, plan.held.shape)[self.clients.present])
         frozen_scores = self._frozen_scores(exchange, plan, result.scores)
         before, server = server, self._learn(server, reports, summed)
         if self.own is not None and window is not None and local is not None:
-            left_out += self.own.train(window, plan.held[:, self.own.model], local)
+            held = plan.held[:, self.own.model]
+            left_out += own_samples.train(self.own, self.first_rounds, window, held, local)
         self.client_state, self.server_state, self.next_exchange = clients, server, exchange + 1
         return Exchange(
             index=exchange,
             span=span,
             grants=grants,
             plan=plan,
-            traffic=count_bytes(self.fleet.catalogue, grants, reports, copies_held(local)),
+            traffic=count_bytes(self.fleet.catalogue, grants, self.clients.whole_reports(reports), copies_held(local)),
             scores=result.scores,
             frozen_scores=frozen_scores,
             losses=result.losses,
@@ -160,6 +204,7 @@ class FusedSimulation:
             expected_weights=weights,
             quarantined=np.flatnonzero(server.quarantined & ~before.quarantined).tolist(),
             left_out=left_out,
+            present=None if self.phases is None or self.setup is None else self.phases.present(self.setup),
         )
 
     def _learn(self, before: ServerState, reports: Reports, summed: Summed | None) -> ServerState:
@@ -190,7 +235,9 @@ class FusedSimulation:
         if span[0] < local.warm_up:
             return scores
         weights = plan.prediction_weights
-        frozen = self.frozen.evaluate(
+        frozen = own_samples.evaluate(
+            self.frozen,
+            self.first_rounds,
             span,
             weights > 0,
             weights,
@@ -207,5 +254,5 @@ class FusedSimulation:
 
 def _tensors(arrays: dict[str, AnyArray], prefix: str) -> Tensors:
     """The arrays whose names start with a prefix, as tensors."""
-    some = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-    return {name: torch.from_numpy(array) for name, array in some.items()}
+    some = [name for name in arrays if name.startswith(prefix)]
+    return {name.removeprefix(prefix): torch.from_numpy(arrays[name]) for name in some}

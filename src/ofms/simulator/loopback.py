@@ -12,21 +12,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.func import functional_call
 
-from ofms.compute.checks import is_finite, require_fit
+from ofms.compute.checks import require_fit
 from ofms.compute.evaluation import EvaluationBuilder
 from ofms.compute.local import LocalNetworks, Tensors
 from ofms.compute.momentum import Momentum
 from ofms.compute.moving import move_models
 from ofms.compute.protocol import Summed
 from ofms.compute.samples import Samples
-from ofms.compute.tasks import sample_losses
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Plan, Reports, Requests
 from ofms.core.states import flatten, unflatten
-from ofms.core.typing import AnyArray, Flags, Floats
+from ofms.core.typing import AnyArray, Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.models.speed import one_thread_per_worker
@@ -34,8 +32,11 @@ from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import copies_held, is_control, tuning_window_of
 from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
+from ofms.simulator.cohorts import Cohorts
 from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 from ofms.simulator.loopback_client import LoopbackClient
+from ofms.simulator.loopback_work import evaluate_all, train_own_copies, updates_of
+from ofms.simulator.phases import Phases
 
 
 class LoopbackSimulation:
@@ -51,6 +52,7 @@ class LoopbackSimulation:
         seed: int,
         hindsight: bool = True,
         dtype: torch.dtype = torch.float32,
+        phases: Phases | None = None,
     ) -> None:
         require_fit(dictionary, stream)
         self.policy, self.fleet, self.stream, self.task = policy, fleet, stream, dictionary.task
@@ -69,14 +71,21 @@ class LoopbackSimulation:
         networks = LocalNetworks(modules, self.trainable, dictionary.task)
         samples = Samples(stream, dtype, torch.device("cpu"))
         session, self.server = open_sessions(policy, fleet)
+        everyone = np.arange(stream.clients)
+        self.phases, self.setup = phases, None if phases is None else phases.first
+        if phases is not None:
+            session, self.server, everyone = phases.first.client, phases.first.server, np.array(phases.first.members)
+        self.fleet_rows = Cohorts(session, (everyone,), stream.clients)
         self.networks = modules
+        # Clients that are not in the fleet yet get their own state when they join.
+        budgets = np.where(np.isin(np.arange(stream.clients), everyone), fleet.budgets, fleet.budgets[everyone[0]])
         self.clients = [
             LoopbackClient(
                 session,
                 networks,
                 samples.x[index],
                 samples.y[index],
-                session.join(fleet.catalogue, fleet.budgets[index : index + 1], np.array([index])),
+                session.join(fleet.catalogue, budgets[index : index + 1], np.array([index])),
             )
             for index in range(stream.clients)
         ]
@@ -96,6 +105,11 @@ class LoopbackSimulation:
             while self.next_exchange < self.fleet.schedule.exchanges:
                 yield self._exchange(self.next_exchange)
 
+    @property
+    def present(self) -> list[tuple[int, LoopbackClient]]:
+        """The clients in the fleet, with their numbers."""
+        return [(index, self.clients[index]) for index in self.fleet_rows.present.tolist()]
+
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """All state that changes between exchanges, as arrays and values."""
         arrays, values = flatten(self.server_state, "server.")
@@ -111,49 +125,79 @@ class LoopbackSimulation:
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         """Continue from flattened arrays and values."""
+        self.next_exchange = int(values["next_exchange"])
+        for exchange in range(self.next_exchange):
+            self._begin(exchange)
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
         self.momentum.load_arrays(arrays, "momentum.")
-        self.next_exchange = int(values["next_exchange"])
         for model, tensors in enumerate(self.tensors):
             self.tensors[model] = {name: torch.from_numpy(arrays[f"model.{model}.{name}"].copy()) for name in tensors}
         for index, client in enumerate(self.clients):
             client.unflatten(arrays, values, f"client.{index}.")
 
+    def _begin(self, exchange: int) -> None:
+        """Apply the events of an exchange, client by client."""
+        for event, before, after in self.phases.at(exchange) if self.phases is not None else ():
+            session, all_adapt = after.client, after.concerns_clients(before, event)
+            for index in after.members:
+                client, budgets = self.clients[index], after.budgets[index : index + 1]
+                if index in event.join:
+                    client.state = session.join(after.catalogue, budgets, np.array([index]))
+                    client.first_round = after.schedule.span(exchange)[0]
+                elif all_adapt or index in event.budget:
+                    client.state = session.adapt(
+                        client.state, client.session, after.catalogue, budgets, anew=event.anew
+                    )
+                client.session = session
+            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew)
+            self.setup, self.policy, self.fleet, self.server = after, after.built, after.fleet, after.server
+            self.fleet_rows = Cohorts(session, (np.array(after.members),), len(self.clients))
+            self.momentum.decay = self.policy.momentum
+            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places))
+
     def _exchange(self, exchange: int) -> Exchange:
-        policy = self.policy
+        self._begin(exchange)
+        policy, rows = self.policy, self.fleet_rows
         span, draws = self.fleet.schedule.span(exchange), Draws(self.seed, exchange)
-        requests = Requests.stack([client.request(draws) for client in self.clients])
+        requests = Requests.stack([client.request(draws) for _, client in self.present])
         server, grants = self.server.grant(self.server_state, requests, draws)
         served = self.frozen if is_control(policy.local, exchange) else self.tensors
         plans = []
-        for index, client in enumerate(self.clients):
-            own = grants.rows(slice(index, index + 1))
+        for place, (_, client) in enumerate(self.present):
+            own = grants.rows(slice(place, place + 1))
             plans.append(client.receive(own, {int(k): served[k] for k in np.flatnonzero(own.sent[0])}))
-        plan = Plan(*(np.concatenate([getattr(each, field.name) for each in plans]) for field in fields(Plan)))
-        weights = np.concatenate([expected_weights(policy, client.state, server) for client in self.clients])
+        parts = (np.concatenate([getattr(each, field.name) for each in plans]) for field in fields(Plan))
+        plan, slots = Plan(*map(rows.spread, parts)), rows.session.slots
+        weights = rows.spread(
+            np.concatenate([expected_weights(policy, client.state, server, slots) for _, client in self.present])
+        )
 
         observed = policy.observed(plan)
         own_results = self._evaluation(span, plan)
-        found = [
-            client.evaluate(exchange, np.flatnonzero(observed[index]).tolist())
-            for index, client in enumerate(self.clients)
-        ]
-        for index, each in enumerate(found):
+        found = [client.evaluate(exchange, np.flatnonzero(observed[index]).tolist()) for index, client in self.present]
+        for (index, _), each in zip(self.present, found, strict=True):
             for model, outputs, losses in each:
                 own_results.add_one(index, model, outputs, losses)
-        shared = self._in_hindsight(span, plan, served) if self.hindsight else own_results
+        shared = (
+            evaluate_all(self._evaluation(span, plan), self.clients, self.networks, served, span)
+            if self.hindsight
+            else own_results
+        )
         frozen_scores = self._frozen_scores(exchange, plan)
 
         learnt = policy_losses(own_results.losses, observed, policy.loss_bound)
         reports = Reports.stack(
             [
-                client.learn(exchange, plans[index], learnt[index : index + 1], found[index])
-                for index, client in enumerate(self.clients)
+                client.learn(exchange, plans[place], learnt[index : index + 1], found[place])
+                for place, (index, client) in enumerate(self.present)
             ]
         )
-        summed = self._updates(exchange, plans, reports)
-        reports = reports.without_updates(flags_of(summed.left_out, plan.held.shape))
-        left_out = summed.left_out + self._train_own_copies(exchange)
+        window = tuning_window_of(policy.local, self.fleet.schedule, exchange)
+        summed, own_left_out = Summed({}), list[tuple[int, int]]()
+        if window is not None and policy.local is not None:
+            summed = updates_of(self.present, plans, reports, window, policy.local)
+            own_left_out = train_own_copies(self.present, policy.own_model, window, policy.local, len(self.names))
+        reports = reports.without_updates(flags_of(summed.left_out, plan.held.shape)[rows.present])
         models, first = (self.momentum, self.tensors, self.trainable), lambda model: _copied(self.frozen[model])
         before, server = server, move_models(self.server, server, reports, summed.updates, *models, first)
         self.server_state, self.next_exchange = server, exchange + 1
@@ -161,9 +205,11 @@ class LoopbackSimulation:
         return Exchange(
             index=exchange,
             span=span,
-            grants=grants,
+            grants=rows.whole_grants(grants),
             plan=plan,
-            traffic=count_bytes(self.fleet.catalogue, grants, reports, copies_held(policy.local)),
+            traffic=count_bytes(
+                self.fleet.catalogue, rows.whole_grants(grants), rows.whole_reports(reports), copies_held(policy.local)
+            ),
             scores=scores,
             prediction_losses=prediction_losses if policy.incurs_prediction else None,
             frozen_scores=frozen_scores,
@@ -172,46 +218,9 @@ class LoopbackSimulation:
             client_losses=np.where(observed[:, None], own_results.losses, shared.losses),
             expected_weights=weights,
             quarantined=np.flatnonzero(server.quarantined & ~before.quarantined).tolist(),
-            left_out=left_out,
+            left_out=summed.left_out + own_left_out,
+            present=None if self.phases is None or self.setup is None else self.phases.present(self.setup),
         )
-
-    def _updates(self, exchange: int, plans: list[Plan], reports: Reports) -> Summed:
-        """The clients' weighted updates of each model that are finite, summed in the order of the clients."""
-        totals: dict[int, Tensors] = {}
-        left_out: list[tuple[int, int]] = []
-        window = tuning_window_of(self.policy.local, self.fleet.schedule, exchange)
-        if window is None or self.policy.local is None:
-            return Summed(totals)
-        for index, (client, plan) in enumerate(zip(self.clients, plans, strict=True)):
-            weights = {
-                model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[index]).tolist()
-            }
-            updates = client.fine_tune(weights, window, self.policy.local, plan.prediction_weights[0])
-            for model, update in updates.items():
-                if not is_finite(update.values()):
-                    left_out.append((index, model))
-                    continue
-                total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in update.items()})
-                for name, part in update.items():
-                    total[name] += part
-        return Summed(totals, left_out)
-
-    def _train_own_copies(self, exchange: int) -> list[tuple[int, int]]:
-        """Each client's fine-tuning of its own copy, which stays with the client; clients that it would break."""
-        model, local = self.policy.own_model, self.policy.local
-        window = tuning_window_of(local, self.fleet.schedule, exchange)
-        left_out: list[tuple[int, int]] = []
-        if model is None or window is None or local is None:
-            return left_out
-        for index, client in enumerate(self.clients):
-            if model in client.store:
-                update = client.fine_tune({model: 1.0}, window, local, np.zeros(len(self.names)))[model]
-                moved = {name: client.store[model][name] + part for name, part in update.items()}
-                if is_finite(moved.values()):
-                    client.store[model] = client.store[model] | moved
-                else:
-                    left_out.append((index, model))
-        return left_out
 
     def _evaluation(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
         targets = self.stream.y[:, span[0] : span[1]]
@@ -223,25 +232,11 @@ class LoopbackSimulation:
         if not self.hindsight or local is None or local.rate == 0:
             return None
         builder = self._evaluation(self.fleet.schedule.span(exchange), plan)
-        for index, client in enumerate(self.clients):
+        for index, client in self.present:
             predicting = np.flatnonzero(plan.prediction_weights[index]).tolist()
             for model, outputs, losses in client.evaluate_with(self.frozen, exchange, predicting):
                 builder.add_one(index, model, outputs, losses)
         return builder.client_scores()[0]
-
-    def _in_hindsight(self, span: tuple[int, int], plan: Plan, models: list[Tensors]) -> EvaluationBuilder:
-        """Evaluate all models on all clients' samples: only for metrics, no client sees the results."""
-        builder = self._evaluation(span, plan)
-        x = torch.cat([client.x[span[0] : span[1]] for client in self.clients])
-        targets = torch.stack([client.y[span[0] : span[1]] for client in self.clients])
-        everybody: Flags = np.ones((len(self.clients), 1), dtype=np.bool_)
-        for model, (network, tensors) in enumerate(zip(self.networks, models, strict=True)):
-            with torch.no_grad():
-                flat = functional_call(network, tensors, (x,))
-            outputs = flat.unflatten(0, targets.shape).numpy()[:, :, None]
-            losses = sample_losses(flat, targets.flatten(), self.task).reshape(targets.shape).double().numpy()
-            builder.add([model], np.arange(len(self.clients)), everybody, outputs, losses[:, :, None])
-        return builder
 
 
 def _copied(tensors: Tensors) -> Tensors:

@@ -46,7 +46,7 @@ def _timed(
 
 @dataclass(eq=False)
 class LoopbackClient:
-    """A client's state, its samples, the parameters that it holds, and its processor time."""
+    """A client's state, its samples, the parameters that it holds, its processor time, and when it joined."""
 
     session: ClientSession
     networks: LocalNetworks
@@ -55,6 +55,7 @@ class LoopbackClient:
     state: ClientState
     store: dict[int, Tensors] = field(default_factory=dict)
     seconds: float = 0.0
+    first_round: int = 0
 
     @_timed
     def request(self, draws: Draws) -> Requests:
@@ -118,6 +119,7 @@ class LoopbackClient:
         self, weights: Mapping[int, float], window: Window, local: LocalUpdate, prediction_weights: Floats
     ) -> dict[int, Tensors]:
         """The updates of models by the `weights` of their updates; [K] `prediction_weights` are those of the pool."""
+        window = self._own(window)
         x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
         residuals = None
         if weights and tunes_pool(local, self.networks.task):
@@ -130,10 +132,16 @@ class LoopbackClient:
     def _adapted(self, model: int, tensors: Tensors, exchange: int) -> Tensors:
         local = self.session.policy.local
         past = adaptation_window_of(local, self.session.schedule, exchange)
-        if past is None or not isinstance(local, Adapted):
+        if past is None or not isinstance(local, Adapted) or past.stop <= self.first_round:
             return tensors
+        past = self._own(past)
         x, y = self.x[past.first : past.stop], self.y[past.first : past.stop]
         return self.networks.adapted(model, tensors, x, y, local.adaptation_rate)
+
+    def _own(self, window: Window) -> Window:
+        """The part of a window that the client saw."""
+        before = max(0, self.first_round - window.first)
+        return Window(window.first + before, window.weights[before:]) if before else window
 
     def flatten(self, prefix: str) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """The client's state and held parameters, as arrays and values."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ofms.core.regret import ClientRegret
+from ofms.core.regret import ClientRegret, SharedRegret
 from ofms.core.selection_loss import SATURATED, selection_loss
-from ofms.core.typing import AnyArray
+from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.simulator.exchange import Exchange
 
 Line = dict[str, Any]
@@ -20,10 +20,21 @@ _SUMS = ("score", "frozen_score", "model_score", "down", "up", "most_held", "hel
 class Measurement:
     """Accumulate exchanges.
 
-    All clients have running sums; the first `history` clients are also recorded round by round.
+    All clients have running sums; the first `history` clients are also recorded round by round. If clients and models
+    come and go (`changing`), means are over the rounds of each client, and a model is compared with a client on the
+    rounds in which both were in the fleet.
     """
 
-    def __init__(self, clients: int, models: int, *, loss_bound: str, hindsight: bool, history: int = 0) -> None:
+    def __init__(
+        self,
+        clients: int,
+        models: int,
+        *,
+        loss_bound: str,
+        hindsight: bool,
+        history: int = 0,
+        changing: bool = False,
+    ) -> None:
         self.loss_bound, self.hindsight = loss_bound, hindsight
         self.history = min(history, clients)
         self._kept: dict[str, list[AnyArray]] = {}
@@ -33,7 +44,14 @@ class Measurement:
         self.frozen_score = np.zeros(clients)
         self.has_frozen = False
         self.model_score = np.zeros((clients, models))
-        self.regret = ClientRegret.start(clients, models)
+        self.regret: ClientRegret | SharedRegret = ClientRegret.start(clients, models)
+        # The rounds of each client, and of each pair of client and model.
+        self.own_rounds: Integers | None = None
+        self.shared_rounds: Integers | None = None
+        if changing:
+            self.regret = SharedRegret.start(clients, models)
+            self.own_rounds = np.zeros(clients, dtype=np.int64)
+            self.shared_rounds = np.zeros((clients, models), dtype=np.int64)
         self.down = np.zeros(clients, dtype=np.int64)
         self.up = np.zeros(clients, dtype=np.int64)
         self.most_held = np.zeros(clients, dtype=np.int64)
@@ -46,7 +64,8 @@ class Measurement:
         losses = selection_loss(exchange.losses, self.loss_bound)
         if self.loss_bound != "raw":
             predicting = exchange.plan.prediction_weights[:, None] > 0
-            self.saturated += int((client_losses >= SATURATED).all(axis=2, where=predicting).sum())
+            saturated = (client_losses >= SATURATED).all(axis=2, where=predicting)
+            self.saturated += int((saturated & predicting.any(axis=2)).sum())
         traffic = exchange.traffic
         self.down += traffic.down
         self.up += traffic.up
@@ -57,12 +76,14 @@ class Measurement:
         lines = []
         for step in range(rounds):
             self.rounds += 1
-            self.score += exchange.scores[:, step]
+            both = self._count_present(exchange)
+            self.score += self._own(exchange, exchange.scores[:, step])
             if exchange.frozen_scores is not None:
                 self.has_frozen = True
-                self.frozen_score += exchange.frozen_scores[:, step]
+                self.frozen_score += self._own(exchange, exchange.frozen_scores[:, step])
             if self.hindsight:
-                self.model_score += exchange.model_scores[:, step]
+                scores = exchange.model_scores[:, step]
+                self.model_score += scores if both is None else np.where(both, scores, 0.0)
                 # An unobserved model may have diverged: then it is not the best one.
                 hindsight = np.where(np.isnan(losses[:, step]), np.inf, losses[:, step])
                 if exchange.prediction_losses is not None:
@@ -70,7 +91,10 @@ class Measurement:
                 else:
                     possible = np.where(exchange.expected_weights > 0, client_losses[:, step], 0.0)
                     expected = (exchange.expected_weights * possible).sum(axis=1)
-                self.regret = self.regret.add(expected, hindsight)
+                if isinstance(self.regret, ClientRegret):
+                    self.regret = self.regret.add(expected, hindsight)
+                elif both is not None:
+                    self.regret = self.regret.add(expected, hindsight, both)
             lines.append(self._line(exchange, step))
             self._keep("score", exchange.scores[:, step])
             if self.hindsight:
@@ -80,6 +104,30 @@ class Measurement:
         self._keep("held", exchange.plan.held)
         self._keep("prediction_weights", exchange.plan.prediction_weights)
         return lines
+
+    def _count_present(self, exchange: Exchange) -> Flags | None:
+        """[N, K] whether client and model are in the fleet, counted; None if all are throughout the run."""
+        if self.own_rounds is None or self.shared_rounds is None:
+            return None
+        shape = self.shared_rounds.shape
+        clients, models = exchange.present or (np.ones(size, dtype=np.bool_) for size in shape)
+        both: Flags = clients[:, None] & models
+        self.own_rounds = self.own_rounds + clients
+        self.shared_rounds = self.shared_rounds + both
+        return both
+
+    def _own(self, exchange: Exchange, scores: Floats) -> Floats:
+        """[N] scores, 0 for clients that are not in the fleet."""
+        return scores if exchange.present is None else np.where(exchange.present[0], scores, 0.0)
+
+    def _mean(self, sums: Floats) -> Floats:
+        """[N] per round of each client."""
+        mean: Floats = sums / (self.rounds if self.own_rounds is None else np.maximum(self.own_rounds, 1))
+        return mean
+
+    def _known(self, values: AnyArray) -> AnyArray:
+        """Those of clients that were in the fleet."""
+        return values if self.own_rounds is None else values[self.own_rounds > 0]
 
     def _keep(self, name: str, values: AnyArray) -> None:
         if self.history:
@@ -94,17 +142,18 @@ class Measurement:
         return {name: np.stack(values) for name, values in self._kept.items()}
 
     def _line(self, exchange: Exchange, step: int) -> Line:
-        running = self.score / self.rounds
+        running = self._known(self._mean(self.score))
+        here = slice(None) if exchange.present is None else exchange.present[0]
         first = step == 0
         line: Line = {
             "round": self.rounds,
             "exchange": exchange.index,
             "mean": float(running.mean()),
             "std": float(running.std()),
-            "score": float(exchange.scores[:, step].mean()),
+            "score": float(exchange.scores[here, step].mean()),
         }
         if self.hindsight:
-            regret = self.regret.value
+            regret = self._known(self.regret.value)
             low, middle, high = np.quantile(regret, [0.1, 0.5, 0.9]).tolist()
             line |= {
                 "regret": float(regret.mean()),
@@ -112,11 +161,12 @@ class Measurement:
                 "regret_quantiles": [low, middle, high],
             }
         if self.has_frozen:
-            line["frozen"] = float(self.frozen_score.mean() / self.rounds)
+            frozen = self.frozen_score if self.own_rounds is None else self._known(self._mean(self.frozen_score))
+            line["frozen"] = float(frozen.mean() / (self.rounds if self.own_rounds is None else 1))
         return line | {
             "down": int(exchange.traffic.down.sum()) if first else 0,
             "up": int(exchange.traffic.up.sum()) if first else 0,
-            "held": float(exchange.traffic.held.mean()),
+            "held": float(exchange.traffic.held[here].mean()),
             "groups": exchange.grants.groups,
         }
 
@@ -124,6 +174,8 @@ class Measurement:
         """The sums so far, as arrays and values."""
         arrays = {name: getattr(self, name) for name in _SUMS}
         arrays |= {"incurred": self.regret.incurred, "hindsight": self.regret.hindsight}
+        if self.own_rounds is not None and self.shared_rounds is not None:
+            arrays |= {"own_rounds": self.own_rounds, "shared_rounds": self.shared_rounds}
         kept = {f"kept.{name}": np.stack(values) for name, values in self._kept.items()}
         return arrays | kept, {"rounds": self.rounds, "has_frozen": self.has_frozen, "saturated": self.saturated}
 
@@ -133,7 +185,9 @@ class Measurement:
             if arrays[name].shape != getattr(self, name).shape:
                 raise ValueError(f"{name} has shape {list(arrays[name].shape)}")
             setattr(self, name, arrays[name])
-        self.regret = ClientRegret(arrays["incurred"], arrays["hindsight"])
+        self.regret = type(self.regret)(arrays["incurred"], arrays["hindsight"])
+        if self.own_rounds is not None:
+            self.own_rounds, self.shared_rounds = arrays["own_rounds"], arrays["shared_rounds"]
         self._kept = {name: list(arrays[f"kept.{name}"]) for name in _KEPT if f"kept.{name}" in arrays}
         self.rounds, self.has_frozen = int(values["rounds"]), bool(values["has_frozen"])
         self.saturated = int(values.get("saturated", 0))
@@ -145,17 +199,23 @@ class Measurement:
 
     def per_client(self) -> dict[str, AnyArray]:
         """Arrays with a leading client axis."""
+        each = self.rounds if self.own_rounds is None else np.maximum(self.own_rounds, 1)[:, None]
         arrays: dict[str, AnyArray] = {
-            "score": self.score / self.rounds,
+            "score": self._mean(self.score),
             "down": self.down,
             "up": self.up,
             "most_held": self.most_held,
-            "held_share": self.held_rounds / self.rounds,
-            "prediction_share": self.predicted_share / self.rounds,
+            "held_share": self.held_rounds / each,
+            "prediction_share": self.predicted_share / each,
         }
         if self.has_frozen:
-            arrays["frozen_score"] = self.frozen_score / self.rounds
+            arrays["frozen_score"] = self._mean(self.frozen_score)
         if self.hindsight:
             arrays["regret"] = self.regret.value
             arrays["model_score"] = self.model_score / self.rounds
+        if self.own_rounds is not None and self.shared_rounds is not None:
+            arrays["rounds"] = self.own_rounds
+            if self.hindsight:
+                never = self.shared_rounds == 0
+                arrays["model_score"] = np.where(never, np.nan, self.model_score / np.maximum(self.shared_rounds, 1))
         return arrays

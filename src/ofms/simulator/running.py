@@ -25,6 +25,7 @@ from ofms.runs.warning_lines import divergence_warnings, quarantined_models, run
 from ofms.simulator.drift import DriftMeasurement
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.metrics import Line, Measurement
+from ofms.simulator.phases import Phases
 from ofms.simulator.progress import Progress
 from ofms.simulator.simulation import make_simulation
 
@@ -43,6 +44,7 @@ def run(
     checkpoint: float,
     tracker: str | None,
     cache: bool = False,
+    phases: Phases | None = None,
 ) -> Result:
     """Run a policy to its end, from the last checkpoint if it is resumed, and notify observers."""
     simulation = make_simulation(
@@ -57,6 +59,7 @@ def run(
         workers=workers,
         cache=cache,
         progress=progress,
+        phases=phases,
     )
     measurement = Measurement(
         stream.clients,
@@ -64,11 +67,13 @@ def run(
         loss_bound=policy.loss_bound,
         hindsight=config.hindsight,
         history=config.history,
+        changing=phases is not None,
     )
     metric = "accuracy" if stream.task == "classification" else "mse"
     parts: dict[str, Flattenable] = {"simulation": simulation, "measurement": measurement}
     drift = None
-    if stream.changes and config.hindsight:
+    # With a fleet that changes, phases of the stream are not comparable.
+    if stream.changes and config.hindsight and phases is None:
         drift = DriftMeasurement(
             stream.clients, len(dictionary), config.rounds, stream.changes, metric=metric, loss_bound=policy.loss_bound
         )
@@ -126,7 +131,9 @@ def run(
             revision=fleet.catalogue.revision,
             models=fleet.catalogue.names,
             stream=stream,
-            further=further | {"warnings": warnings},
+            further=further
+            | {"warnings": warnings}
+            | ({} if phases is None else {"events": phases.lines(stream.names)}),
             folder=folder,
         )
         for observer in observers:

@@ -21,6 +21,7 @@ from ofms.policies.protocol import Policy
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.fused import FusedSimulation
 from ofms.simulator.loopback import LoopbackSimulation
+from ofms.simulator.phases import Phases
 
 
 class Simulation(Protocol):
@@ -63,28 +64,37 @@ def make_simulation(
     device: str = "cpu",
     cache: bool = False,
     progress: bool = False,
+    phases: Phases | None = None,
 ) -> Simulation:
     """A simulator for a fleet: all clients at once, or client by client through messages.
 
-    With `cache`, a run that never changes the dictionary looks up the models' outputs in the user's cache.
+    With `cache`, a run that never changes the dictionary looks up the models' outputs in the user's cache. With
+    `phases`, the fleet changes during the run; `policy` and `fleet` are those of the first.
     """
+    policies = [policy] if phases is None else [policy, *(setup.built for _, setup in phases.later)]
     if loopback:
         if device != "cpu":
             raise InvalidInput("device", device, "the loopback runs on the processor; leave it out")
-        return LoopbackSimulation(policy, fleet, dictionary, stream, seed=seed, hindsight=hindsight, dtype=dtype)
+        return LoopbackSimulation(
+            policy, fleet, dictionary, stream, seed=seed, hindsight=hindsight, dtype=dtype, phases=phases
+        )
 
     make = partial(make_compute, dictionary, stream, dtype=dtype, device=device, workers=workers)
-    if cache and _is_frozen(policy):
+    if cache and all(map(_is_frozen, policies)):
         compute = make(cached=True, progress=progress)
-        return FusedSimulation(policy, fleet, compute, stream.y, seed=seed, hindsight=hindsight)
+        return FusedSimulation(policy, fleet, compute, stream.y, seed=seed, hindsight=hindsight, phases=phases)
     # The same choices with the first versions of models show the gain of fine-tuning.
-    tuned = policy.local is not None and policy.local.rate > 0
-    controlled = isinstance(policy.local, GradientStep) and policy.local.control_every > 0
+    tuned = [each for each in policies if each.local is not None and each.local.rate > 0]
+    controlled = any(isinstance(each.local, GradientStep) and each.local.control_every > 0 for each in tuned)
     frozen = make() if tuned and (hindsight or controlled) else None
     own = None
-    if policy.own_model is not None and tuned:
-        own = OwnCopies(dictionary, stream, policy.own_model, dtype=dtype, device=device)
-    return FusedSimulation(policy, fleet, make(), stream.y, frozen=frozen, own=own, seed=seed, hindsight=hindsight)
+    copied = {each.own_model for each in tuned if each.own_model is not None}
+    if len(copied) > 1:
+        raise InvalidInput("events", "local_model", "clients keep their own copies of one model; do not change it")
+    for model in copied:
+        own = OwnCopies(dictionary, stream, model, dtype=dtype, device=device)
+    given: Any = {"frozen": frozen, "own": own, "seed": seed, "hindsight": hindsight, "phases": phases}
+    return FusedSimulation(policy, fleet, make(), stream.y, **given)
 
 
 def _is_frozen(policy: Policy) -> bool:

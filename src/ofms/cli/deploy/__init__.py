@@ -7,7 +7,21 @@ from importlib.util import find_spec
 
 import click
 
-from ofms.cli.deploy import dashboard, demo, device, export, freeze, keys, rollback, server, status, units, watch
+from ofms.cli.deploy import (
+    dashboard,
+    demo,
+    device,
+    export,
+    freeze,
+    keys,
+    models,
+    rollback,
+    server,
+    status,
+    units,
+    watch,
+)
+from ofms.cli.deploy import set as set_
 
 
 @click.group("deploy")
@@ -22,5 +36,5 @@ def command() -> None:
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 
-for _module in (dashboard, demo, device, export, freeze, keys, rollback, server, status, units, watch):
+for _module in (dashboard, demo, device, export, freeze, keys, models, rollback, server, set_, status, units, watch):
     command.add_command(_module.command)

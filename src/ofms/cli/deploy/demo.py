@@ -7,7 +7,10 @@ import click
 
 @click.command("demo")
 def command() -> None:
-    """Run a server and three devices on this machine, with TLS and keys: five exchanges of late hedging on digits."""
+    """Run a server and devices on this machine, with TLS and keys: five exchanges of late hedging on digits.
+
+    While it runs, a device joins, a model is added, and another one is retired.
+    """
     from ofms.flower.demo import run_demo
 
     raise click.exceptions.Exit(run_demo(click.echo))

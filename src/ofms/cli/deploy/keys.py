@@ -31,6 +31,9 @@ from ofms.policies import DEFAULT
 @click.option("--interval", type=int, default=20, show_default=True, help="Samples between exchanges.")
 @click.option("--rounds", type=int, help="The horizon, in samples; without it, the fleet runs until it is stopped.")
 @click.option(
+    "--doubling", type=int, metavar="SAMPLES", help="Without --rounds: rates that depend on T, by the doubling trick."
+)
+@click.option(
     "--device",
     "devices",
     multiple=True,
@@ -49,6 +52,7 @@ def command(
     settings: dict[str, Any],
     interval: int,
     rounds: int | None,
+    doubling: int | None,
     devices: dict[str, str],
     revoke: tuple[str, ...],
     trust: tuple[str, ...],
@@ -70,6 +74,7 @@ def command(
         raise InvalidInput("deployment", folder, "it already exists; omit --server to add devices to it")
     else:
         given: dict[str, Any] = {"policy": policy, "settings": settings, "interval": interval, "rounds": rounds}
+        given["doubling"] = doubling
         # All of it or nothing: a device that is refused leaves no deployment behind.
         with adding_to(folder, last=SERVER, private=True) as partial:
             make_deployment(partial, address, models, hosts=hosts, trust=trust, **given)
@@ -86,4 +91,4 @@ def command(
         except InvalidInput as error:
             click.echo(f"before the server starts, change {folder / SERVER}: {error}")
         if is_locked(folder / STATE):
-            click.echo("restart the server to admit new devices")
+            click.echo("the running server admits new devices before its next exchange")

@@ -1,0 +1,44 @@
+"""`ofms deploy set`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ofms.cli.deploy.common import folder_argument
+from ofms.cli.options import assignments, named_budgets
+
+
+@click.command("set")
+@folder_argument
+@click.option("--budget", multiple=True, metavar="NAME=BUDGET", callback=named_budgets, help="A device's memory.")
+@click.option("--bandwidth", metavar="E", help="Upload per exchange: a share of the summed budgets, or bytes.")
+@click.option("--interval", type=int, metavar="N", help="Samples between exchanges.")
+@click.option("--deadline", type=float, metavar="S", help="Seconds for a device to process those samples.")
+@click.option("--policy", metavar="NAME", help="Another policy, with its default settings; it starts anew.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=assignments,
+    help="A setting of the policy, which starts anew; can be repeated.",
+)
+def command(
+    folder: Path,
+    budget: dict[str, str],
+    bandwidth: str | None,
+    interval: int | None,
+    deadline: float | None,
+    policy: str | None,
+    settings: dict[str, Any],
+) -> None:
+    """Change a running fleet, from its next exchange on."""
+    from ofms.coordinator.changes import Requested
+    from ofms.coordinator.operation import request_change
+
+    given: dict[str, Any] = {"bandwidth": bandwidth, "interval": interval, "deadline": deadline, "policy": policy}
+    request_change(folder, Requested(budget=budget, settings=settings or None, **given))
+    click.echo("requested; the server applies it before its next exchange")

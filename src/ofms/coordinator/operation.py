@@ -1,0 +1,29 @@
+"""Ask the server of a deployment to change its fleet: what is impossible is rejected before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ofms.coordinator.changes import Requested, keep_model, read_models
+from ofms.coordinator.commands import Command, give_command
+from ofms.coordinator.deployment import Deployment
+from ofms.coordinator.persistence import PersistentCoordinator
+from ofms.models.dictionary import Model
+
+
+def request_change(
+    folder: Path, requested: Requested, *, models: Path | None = None, names: Sequence[str] = ()
+) -> None:
+    """Queue a change, tried on a copy of the server's last checkpoint; the models of a folder are added."""
+    deployment = Deployment(folder)
+    copied = PersistentCoordinator(deployment, read_only=True).coordinator
+    task, trust = copied.dictionary.task, deployment.config.trusted(deployment.folder)
+    added: list[Model] = [] if models is None else read_models(models, trust, task, names)
+    requested = msgspec.structs.replace(requested, add=[model.name for model in added])
+    copied.apply(requested.event(copied, deployment.roster), added)
+    for model in added:
+        keep_model(deployment.folder, task, model)
+    give_command(folder, Command("change", change=msgspec.to_builtins(requested)))

@@ -1,0 +1,79 @@
+"""Events of a deployment: applied, logged and written with the checkpoint, and replayed when a server starts again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from ofms.coordinator.checkpoint import Beginning, Counts, Records
+from ofms.coordinator.coordinator import Coordinator
+from ofms.coordinator.deployment import Deployment
+from ofms.coordinator.files import STATE
+from ofms.coordinator.roster import write_roster
+from ofms.core.errors import InvalidInput
+from ofms.core.events import Event
+from ofms.runs.units import parse_budgets
+
+
+class PersistentEvents(ABC):
+    """The part of a persistent coordinator that changes its fleet."""
+
+    deployment: Deployment
+    folder: Path
+    coordinator: Coordinator
+    records: Records
+    beginning: Beginning
+    _complaints: set[str]
+
+    @abstractmethod
+    def log_event(self, line: str) -> None:
+        """Append a line to the event log."""
+
+    @abstractmethod
+    def save(self) -> None:
+        """Write checkpoint and status."""
+
+    def apply(self, event: Event) -> None:
+        """Change the fleet, log it, and write the checkpoint; rejected as a whole if it is impossible."""
+        coordinator = self.coordinator
+        coordinator.apply(event, self.deployment.added_models(event.add, coordinator.dictionary.task))
+        self.beginning.events.append(event)
+        names = {client: device.name for client, device in enumerate(self.deployment.roster.devices)}
+        self.log_event(f"exchange {event.exchange}: {event.describe(names)}")
+        self.save()
+
+    def follow_roster(self) -> None:
+        """Let new devices of the roster join, and revoked ones leave."""
+        coordinator, devices = self.coordinator, self.deployment.roster.devices
+        if len(self.records.counts) < len(devices):
+            write_roster(self.folder / STATE, self.deployment.roster)
+        setup, largest = coordinator.setup, int(coordinator.fleet.catalogue.storage.max())
+        known = setup.budgets.size
+        self.records.counts += [Counts() for _ in devices[len(self.records.counts) :]]
+        for client, device in enumerate(devices[known:], known):
+            # A revoked one takes its number, too.
+            budget = int(parse_budgets(device.budget, largest=largest, clients=1)[0])
+            self._try_apply(Event(exchange=coordinator.exchange, join={client: budget}))
+        for client in coordinator.setup.members:
+            if client < len(devices) and devices[client].revoked:
+                self._try_apply(Event(exchange=coordinator.exchange, leave=(client,)))
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for a device to process the samples of an exchange."""
+        given = [event.deadline for event in self.beginning.events if event.deadline is not None]
+        return given[-1] if given else self.deployment.config.deadline
+
+    def _try_apply(self, event: Event) -> None:
+        try:
+            self.apply(event)
+        except InvalidInput as error:
+            if str(error) not in self._complaints:
+                self._complaints.add(str(error))
+                self.log_event(f"{event.describe()} not possible: {error}")
+
+    def _replay(self) -> None:
+        """Repeat the events up to the checkpoint, whose states follow."""
+        task = self.coordinator.dictionary.task
+        for event in self.beginning.events:
+            self.coordinator.apply(event, self.deployment.added_models(event.add, task))

@@ -1,0 +1,114 @@
+"""Computation for clients that joined during the run: they adapt and fine-tune on samples that they saw themselves."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from ofms.compute.own_copies import OwnCopies
+from ofms.compute.protocol import Adaptation, Compute, Evaluation, Pending, Summed
+from ofms.core.messages import Plan
+from ofms.core.schedule import Window
+from ofms.core.typing import Flags, Floats, Integers
+from ofms.policies.local_updates import LocalUpdate
+
+
+def own_windows(window: Window, first_rounds: Integers | None) -> list[tuple[Flags | None, Window]]:
+    """The part of a window that clients saw, with the [N] clients of each part; None for all clients."""
+    if first_rounds is None or (first_rounds <= window.first).all():
+        return [(None, window)]
+    start = np.maximum(window.first, first_rounds)
+    return [
+        (start == each, Window(each, window.weights[each - window.first :]))
+        for each in np.unique(start).tolist()
+        if each < window.stop
+    ]
+
+
+def evaluate(
+    compute: Compute,
+    first_rounds: Integers | None,
+    span: tuple[int, int],
+    held: Flags,
+    prediction_weights: Floats,
+    *,
+    adaptation: Adaptation | None,
+    **given: Any,
+) -> Pending[Evaluation]:
+    """`Compute.evaluate`, in which clients adapt to their own past samples."""
+    parts = [] if adaptation is None else own_windows(adaptation.window, first_rounds)
+    some: list[tuple[Flags, Adaptation | None]] = [
+        (rows, replace(adaptation, window=window))
+        for rows, window in parts
+        if rows is not None and adaptation is not None
+    ]
+    if not some:
+        return compute.evaluate(span, held, prediction_weights, adaptation=adaptation, **given)
+    # Those who just joined have nothing to adapt to.
+    some.append((~np.any([rows for rows, _ in some], axis=0), None))
+    pending = [
+        (
+            rows,
+            compute.evaluate(
+                span,
+                held & rows[:, None],
+                prediction_weights * rows[:, None],
+                adaptation=own,
+                **given,
+            ),
+        )
+        for rows, own in some
+        if rows.any()
+    ]
+    return Pending(lambda: _joined([(rows, each.result()) for rows, each in pending]))
+
+
+def update(
+    compute: Compute, first_rounds: Integers | None, window: Window, plan: Plan, local: LocalUpdate
+) -> Pending[Summed]:
+    """`Compute.update`, in which clients fine-tune on their own samples."""
+    pending = []
+    for rows, own in own_windows(window, first_rounds):
+        weights = plan.update_weight if rows is None else plan.update_weight * rows[:, None]
+        if rows is None or weights.any():
+            pending.append(compute.update(own, weights, local, plan.prediction_weights))
+    return pending[0] if len(pending) == 1 else Pending(lambda: _summed([each.result() for each in pending]))
+
+
+def train(
+    copies: OwnCopies, first_rounds: Integers | None, window: Window, held: Flags, local: LocalUpdate
+) -> list[tuple[int, int]]:
+    """`OwnCopies.train`, in which clients fine-tune on their own samples."""
+    left_out = []
+    for rows, own in own_windows(window, first_rounds):
+        some = held if rows is None else held & rows
+        if some.any():
+            left_out += copies.train(own, some, local)
+    return left_out
+
+
+def _joined(parts: list[tuple[Flags, Evaluation]]) -> Evaluation:
+    """The rows of each part."""
+    made = {}
+    for each in fields(Evaluation):
+        whole = getattr(parts[0][1], each.name)
+        if whole is not None:
+            whole = whole.copy()
+            for rows, part in parts[1:]:
+                whole[rows] = getattr(part, each.name)[rows]
+        made[each.name] = whole
+    return Evaluation(**made)
+
+
+def _summed(parts: list[Summed]) -> Summed:
+    """The sums of updates by model."""
+    summed: dict[int, Any] = {}
+    for part in parts:
+        for model, tensors in part.updates.items():
+            total = summed.get(model)
+            summed[model] = (
+                dict(tensors) if total is None else {name: total[name] + each for name, each in tensors.items()}
+            )
+    return Summed(dict(sorted(summed.items())), [pair for part in parts for pair in part.left_out])

@@ -1,0 +1,84 @@
+"""Section 14 of docs/theory.md: models that come and go, on every path."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ofms.core.new_experts import carry_losses, share_losses
+from ofms.policies import late_adahedge, late_changes
+from ofms.policies.late_adahedge import Totals
+
+
+def test_a_new_model_has_the_mean_weight_by_hand() -> None:
+    """Weights 1 and 1/4 at η = ln 4: the mean 5/8 is exp(-η L)."""
+    losses, rates = np.array([[0.0, 1.0]]), np.array([math.log(4)])
+    assert share_losses(losses, rates) == pytest.approx([-math.log(5 / 8) / math.log(4)])
+    weights = np.exp(-rates * carry_losses(losses, np.array([1, 0, -1, -1]), rates))[0]
+    assert weights / weights.sum() == pytest.approx([0.25 / 2.5, 1 / 2.5, 0.25, 0.25])
+
+
+def test_a_rate_of_zero_is_the_limit() -> None:
+    assert share_losses(np.array([[0.0, 1.0, 5.0]]), np.zeros(1)) == pytest.approx([2.0])
+    assert share_losses(np.array([[0.0, 1.0, 5.0]]), np.array([1e-9])) == pytest.approx([2.0], abs=1e-6)
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**32), st.sampled_from([0.1, 1.0, 5.0]))
+def test_the_theorem_holds_on_every_path(seed: int, scale: float) -> None:
+    """Σ (h - q(k)) over the rounds of model k, against ln K, retirements and gaps; rates fall."""
+    random = np.random.default_rng(seed)
+    sums, arrival, eta = np.zeros((1, 3)), [0, 0, 0], 2.0
+    mixed: list[float] = []
+    gaps: list[float] = []
+    own = [0.0] * 3
+    price: list[tuple[int, float]] = []
+    for step in range(40):
+        eta *= random.uniform(0.9, 1.0)
+        if random.random() < 0.15:
+            sums = carry_losses(sums, np.array([*range(sums.shape[1]), -1]), np.array([eta]))
+            arrival.append(step)
+            own.append(0.0)
+        elif random.random() < 0.15 and sums.shape[1] > 2:
+            models, place = sums.shape[1], int(random.integers(sums.shape[1]))
+            price.append((step, math.log(models / (models - 1))))
+            sums = np.delete(sums, place, axis=1)
+            del arrival[place], own[place]
+        weights = np.exp(-eta * (sums[0] - sums.min()))
+        weights /= weights.sum()
+        losses = scale * random.random(sums.shape[1]) * random.integers(0, 2, sums.shape[1])
+        mixed.append(float(weights @ losses))
+        gaps.append(mixed[-1] + math.log(weights @ np.exp(-eta * losses)) / eta)
+        sums = sums + losses
+        own = [before + float(loss) for before, loss in zip(own, losses, strict=True)]
+    for since, total in zip(arrival, own, strict=True):
+        paid = math.log(sums.shape[1]) + sum(cost for step, cost in price if step >= since)
+        assert sum(mixed[since:]) - total <= paid / eta + sum(gaps[since:]) + 1e-9
+
+
+def test_late_hedging_gives_a_new_model_its_share_in_every_member() -> None:
+    random = np.random.default_rng(0)
+    losses, rates = random.random((2, 2, 3)), np.array([[0.5, 2.0], [1.0, 3.0]])
+    hedge = late_adahedge.Hedge(
+        Totals(losses, random.random((2, 2)), np.zeros((2, 2)), np.zeros(2)),
+        math.log(3) / rates,
+        np.ones(2),
+        np.array([[1.0, 2.0, 4.0], [0.0, 0.0, 8.0]]),
+        np.array([4, 4]),
+    )
+    weights = np.full((2, 3), 1 / 3)
+    after = late_changes.with_models(hedge, weights, np.array([0, 2, -1]))
+    for client in range(2):
+        for member in range(2):
+            shares = np.exp(-rates[client, member] * after.totals.losses[client, member])
+            assert shares[2] / shares.sum() == pytest.approx(1 / 3)
+            before = np.exp(-rates[client, member] * losses[client, member])
+            assert shares[0] / shares[1] == pytest.approx(before[0] / before[2]), "others keep their proportions"
+    assert after.hint_sums == pytest.approx(np.array([[1.0, 4.0, 2.5], [0.0, 8.0, 4.0]]))
+    assert after.peaks == pytest.approx(hedge.peaks), "ln K is the same"
+    grown = late_changes.with_models(hedge, weights, np.array([0, 1, 2, -1]))
+    assert grown.peaks == pytest.approx(math.log(4) / rates), "rates do not rise"
