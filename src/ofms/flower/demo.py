@@ -1,4 +1,4 @@
-"""A deployment on one machine: a SuperLink and three SuperNodes with TLS and keys, and three devices with digits."""
+"""A deployment on one machine: a SuperLink, and three devices with digits that connect to it with TLS and keys."""
 
 from __future__ import annotations
 
@@ -102,12 +102,11 @@ def deploy(
     with ExitStack() as stack:
         progress = stack.enter_context(_Progress("starting a SuperLink with TLS"))
         server = stack.enter_context(Supervisor(fleet, echo=lambda line: None))
-        progress.show_stage(f"starting {config.clients} SuperNodes, each with its key")
+        progress.show_stage(f"starting {config.clients} devices, each with its key")
         players = []
         for client in range(config.clients):
-            store = folder / f"store-{client}"
-            stack.callback(start_node(fleet, client, store).stop)
-            device = stack.enter_context(Device(store, budget=int(budgets[client])))
+            store, own = folder / f"store-{client}", device_folder(fleet, client)
+            device = stack.enter_context(Device(store, budget=int(budgets[client]), connect=own))
             players.append(Player(device, stream.x[client], stream.y[client], config.interval))
             stack.callback(players[-1].stopping.set)
             players[-1].start()
@@ -149,10 +148,15 @@ class _Progress:
         self._bar.refresh()
 
 
+def device_folder(fleet: Path, client: int) -> Path:
+    """The folder of a device, with its key."""
+    return fleet / DEVICE_FOLDERS / f"device-{client}"
+
+
 def start_node(fleet: Path, client: int, store: Path) -> Process:
-    """`ofms deploy device` for a device of a deployment on this machine."""
+    """`ofms deploy device`, a SuperNode, for a device of a deployment on this machine."""
     store.mkdir(exist_ok=True)
-    own = fleet / DEVICE_FOLDERS / f"device-{client}"
+    own = device_folder(fleet, client)
     command = [sys.executable, "-m", "ofms", "deploy", "device", str(own), "--store", str(store)]
     return Process(command, store / FLOWER, store / "node.log")
 
