@@ -2,8 +2,9 @@
 
     python benchmarks/deployment_memory.py
 
-A real deployment on loopback: a SuperLink, two devices with MNIST's two-block networks, three exchanges. Each process's
-largest resident set is read from /proc while it runs; the device's program is a separate process, as in production.
+A real deployment on loopback: a SuperLink, two devices with MNIST's two-block networks, three exchanges. One device
+connects itself, the other one has a SuperNode. Each process's largest resident set is read from /proc while it runs;
+a device's program is a separate process, as in production.
 Needs the extra `flower`, and Linux.
 """
 
@@ -20,7 +21,7 @@ import ofms
 from networks import MNIST
 from ofms.coordinator.keys import add_device, make_deployment
 from ofms.drawing.tables import format_table
-from ofms.flower.demo import start_node
+from ofms.flower.demo import device_folder, start_node
 from ofms.flower.processes import descendants, free_port
 from ofms.flower.supervisor import Supervisor
 from ofms.models.zoo import build_module
@@ -34,7 +35,7 @@ import sys
 import ofms
 
 images = np.random.default_rng(0).random((1000, 1, 28, 28), dtype=np.float32)
-with ofms.Device(sys.argv[1], budget=int(sys.argv[2])) as device:
+with ofms.Device(sys.argv[1], budget=int(sys.argv[2]), connect=(sys.argv[4:] or [None])[0]) as device:
     for step, image in enumerate(images):
         while not (device.ready and device.exchange >= step // int(sys.argv[3])):
             device.wait_change(0.1)
@@ -47,7 +48,8 @@ NAMES = {
     "flower.supernode": "SuperNode",
     "flwr-clientapp": "client app, during an exchange",
     "deploy device": "ofms deploy device, which keeps the SuperNode running",
-    "import ofms": "a device's program, with PyTorch and its models",
+    "devices/device-0": "a device's program that connects itself, with PyTorch and its models",
+    "import ofms": "a device's program with a SuperNode, with PyTorch and its models",
     "flower-superexec": "SuperExec, one per SuperLink or SuperNode",
 }
 
@@ -89,13 +91,17 @@ def main() -> int:
             pids = [server.pid]
             for client in range(CLIENTS):
                 store = folder / f"store-{client}"
-                node = start_node(fleet, client, store)
-                stack.callback(node.stop)
                 given = [str(store), str(5 * largest), str(INTERVAL)]
+                if client == 0:
+                    given.append(str(device_folder(fleet, client)))
+                else:
+                    node = start_node(fleet, client, store)
+                    stack.callback(node.stop)
+                    pids.append(node.pid)
                 program = subprocess.Popen([sys.executable, "-c", PROGRAM, *given])
                 stack.callback(program.wait)
                 stack.callback(program.kill)
-                pids += [node.pid, program.pid]
+                pids.append(program.pid)
             while server.poll() is None:
                 for pid in {each for root in pids for each in (root, *descendants(root))}:
                     with contextlib.suppress(OSError, StopIteration):

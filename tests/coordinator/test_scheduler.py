@@ -43,6 +43,8 @@ def test_an_exchange_is_closed_once_every_device_has_answered(scheduled: Schedul
 def test_a_device_that_joins_late_takes_part_in_later_exchanges(scheduled: ScheduledFleet) -> None:
     scheduled.transport.connected.discard(2)
     scheduled.during(1, 0, lambda: scheduled.transport.connect(2))
+    # Longer than between two looks at the connected nodes.
+    scheduled.transport.delay = lambda *message: 3.0
     scheduled.run()
     assert scheduled.attended == [3, 3, 1]
     assert scheduled.missed == [0, 0, 0]
@@ -167,7 +169,7 @@ def test_a_mistyped_key_does_not_change_the_roster_of_a_running_server(scheduled
         revoke_device(scheduled.folder, "device-2")
 
     scheduled.during(0, 0, mistype)
-    scheduled.clock.at(4, correct)
+    scheduled.clock.at(5.5, correct)
     scheduled.transport.delay = lambda *message: 3.0
     scheduled.run()
     assert scheduled.attended[:2] == [3, 3]

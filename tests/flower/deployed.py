@@ -28,7 +28,7 @@ from ofms.core.typing import AnyArray
 from ofms.data.stream import Stream
 from ofms.device.device import Device
 from ofms.device.mailbox import Mailbox
-from ofms.flower.demo import Player, start_node
+from ofms.flower.demo import Player, device_folder, start_node
 from ofms.flower.processes import Process, free_port
 from ofms.flower.supervisor import Supervisor
 from ofms.models.dictionary import Dictionary
@@ -123,8 +123,10 @@ class Deployed:
         self.nodes[client] = node
         return node
 
-    def start_player(self, client: int) -> Recorder:
-        device = self._stack.enter_context(Device(self.store(client), budget=int(self.budgets[client])))
+    def start_player(self, client: int, *, connect: bool = False) -> Recorder:
+        """A device's program in a thread; it connects to the server itself, or needs `start_node`."""
+        own = self.own_folder(client) if connect else None
+        device = self._stack.enter_context(Device(self.store(client), budget=int(self.budgets[client]), connect=own))
         player = Recorder(device, self.stream.x[client], self.stream.y[client], INTERVAL)
         self.players[client] = player
         player.start()
@@ -132,6 +134,9 @@ class Deployed:
 
     def store(self, client: int) -> Path:
         return self.folder / f"store-{client}"
+
+    def own_folder(self, client: int) -> Path:
+        return device_folder(self.fleet, client)
 
     def wait(self, condition: Callable[[], object], seconds: float = 200) -> None:
         until = time.monotonic() + seconds
@@ -183,7 +188,7 @@ import numpy as np
 import ofms
 
 store, budget, stream, interval = sys.argv[1], int(sys.argv[2]), np.load(sys.argv[3]), int(sys.argv[4])
-with ofms.Device(store, budget=budget) as device:
+with ofms.Device(store, budget=budget, connect=sys.argv[5] or None) as device:
     for number in device.waiting:
         device.feedback(number, float(stream["y"][number]))
     for step in range(device.predictions, len(stream["x"])):
@@ -201,10 +206,11 @@ with ofms.Device(store, budget=budget) as device:
 class Program:
     """A device's program in a process of its own, so that it can be killed."""
 
-    def __init__(self, deployed: Deployed, client: int) -> None:
+    def __init__(self, deployed: Deployed, client: int, *, connect: bool = False) -> None:
         stream = deployed.folder / f"stream-{client}.npz"
         np.savez(stream, x=deployed.stream.x[client], y=deployed.stream.y[client])
         given = [str(deployed.store(client)), str(deployed.budgets[client]), str(stream), str(INTERVAL)]
+        given.append(str(deployed.own_folder(client)) if connect else "")
         self.output = deployed.folder / f"program-{client}.log"
         with open(self.output, "ab") as output:
             self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, *given], stdout=output)

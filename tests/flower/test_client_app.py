@@ -33,7 +33,7 @@ def test_a_message_of_another_protocol_is_answered_with_the_reason(
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     answer = decode(carry_record(content, "join", tmp_path))
     assert answer.kind == "refusal"
-    assert answer.values["reason"] == "message = protocol 7: this is protocol 2; upgrade the older side"
+    assert answer.values["reason"] == "message = protocol 7: this is protocol 3; upgrade the older side"
     assert "protocol 7" in caplog.text
     assert not list(tmp_path.iterdir()), "nothing reached the device"
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import ofms
-from ofms.flower.records import from_record, to_record
-from ofms.storage.envelope import PROTOCOL, Envelope, encode
+from ofms.flower.records import PROTOCOL, from_record, to_record
+from ofms.storage.envelope import Envelope, encode
+from tests.flower.messages import flower_message
 
 
 @pytest.mark.parametrize("sizes", [[], [10], [100_000], [100_000, 0, 5, 70_000, 16 * 1024]])
@@ -21,28 +23,21 @@ def test_bytes_survive_a_round_trip(sizes: list[int]) -> None:
     assert from_record(to_record(content, wait=2.5)) == (content, 2.5)
 
 
-def test_a_model_in_two_grants_is_one_object_for_flower() -> None:
-    model = np.random.default_rng(0).integers(0, 255, 100_000).astype(np.uint8)
-    records = [
-        to_record(encode(Envelope("grant", {"opening": opening}, {"grant.held": np.ones(3), "model.0": model})))
-        for opening in ("one", "another")
-    ]
-    ids = [{array.object_id for array in record.array_records["content"].values()} for record in records]
-    assert len(ids[0] & ids[1]) == 1
-
-
-def pieces(**data: Any) -> ArrayRecord:
-    return ArrayRecord({name: Array("uint8", (1,), "bytes", each) for name, each in data.items()})
+def test_a_message_is_one_record_however_many_arrays_it_has() -> None:
+    arrays = {f"model.{place}": np.zeros(50_000, dtype=np.uint8) for place in range(9)}
+    record = to_record(encode(Envelope("grant", {}, arrays)))
+    assert len(get_all_nested_objects(flower_message(record, "exchange"))) == 3
 
 
 def test_records_without_an_envelope_are_refused() -> None:
-    head: dict[str, Any] = {"protocol": PROTOCOL, "wait": 1.0}
-    for content in (
+    whole: dict[str, Any] = {"protocol": PROTOCOL, "wait": 1.0, "content": b"x"}
+    for record in (
         RecordDict(),
-        RecordDict({"message": ConfigRecord(head)}),
-        RecordDict({"message": ConfigRecord(head | {"protocol": 99}), "content": pieces()}),
-        RecordDict({"message": ConfigRecord(head | {"wait": "long"}), "content": pieces()}),
-        RecordDict({"message": ConfigRecord({"protocol": PROTOCOL}), "content": pieces()}),
+        RecordDict({"other": ConfigRecord(whole)}),
+        RecordDict({"message": ConfigRecord(whole | {"protocol": 99})}),
+        RecordDict({"message": ConfigRecord(whole | {"wait": "long"})}),
+        RecordDict({"message": ConfigRecord(whole | {"content": "text"})}),
+        *(RecordDict({"message": ConfigRecord({k: v for k, v in whole.items() if k != key})}) for key in whole),
     ):
         with pytest.raises(ofms.InvalidInput):
-            from_record(content)
+            from_record(record)

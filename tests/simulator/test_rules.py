@@ -18,7 +18,7 @@ from ofms.policies.observations import Observations
 from ofms.policies.protocol import Policy
 from ofms.policies.registry import build_policy
 from ofms.policies.session import open_sessions
-from ofms.runs import setup
+from ofms.runs import config
 from ofms.simulator.simulation import make_simulation
 from tests.problems import fleet_for, fleet_of, policy_of, regression_problem
 
@@ -128,7 +128,7 @@ def test_a_broken_rule_names_client_and_model(loopback: bool, monkeypatch: pytes
         policy = build_policy(*given)
         return replace(policy, client=BreakingClient(policy.client, put("prediction_weights", outside)))
 
-    monkeypatch.setattr(setup, "build_policy", build)
+    monkeypatch.setattr(config, "build_policy", build)
     dictionary, stream = regression_problem(clients=4, rounds=6)
     named = replace(stream, names=("fan", "valve", "motor", "pump"))
     rule = rf"client pump, exchange {EXCHANGE}: it predicts with a model that it does not hold \(net\d\)"

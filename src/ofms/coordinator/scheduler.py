@@ -12,7 +12,8 @@ from ofms.coordinator.transport import Clock, Kind, Reply, Transport
 from ofms.core.errors import InvalidInput
 from ofms.storage.envelope import decode
 
-_POLL_SECONDS = 0.5
+# Soon after something was sent or received, seldom otherwise: a poll takes some milliseconds of the transport.
+_SOONEST_POLL, _LATEST_POLL, _SLOWER = 0.1, 1.0, 1.25
 # A device whose program is running answers a welcome immediately.
 _JOIN_SECONDS = 5.0
 _USUAL_TRAVEL_SECONDS = 10.0
@@ -44,6 +45,7 @@ class Scheduler:
         self._presence = Presence(transport, persistence, clock)
         self._invited: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
+        self._poll_seconds = _SOONEST_POLL
 
     def run(self) -> None:
         """Run all exchanges up to the horizon; without one, until the server is stopped."""
@@ -138,6 +140,7 @@ class Scheduler:
             self._lose(sent, "was not sent its message: the transport rejected it")
             return
         self.waiting[message] = sent
+        self._poll_seconds = _SOONEST_POLL
         self.persistence.count(client, down=len(content))
         self._log(client, f"was sent a message of {len(content)} bytes ({kind})", logging.DEBUG)
 
@@ -151,8 +154,11 @@ class Scheduler:
         now = self.clock.monotonic()
         self.waiting = {message: sent for message, sent in self.waiting.items() if now < sent.until}
         self._refresh_nodes()
-        if not replies:
-            self.clock.sleep(_POLL_SECONDS)
+        if replies:
+            self._poll_seconds = _SOONEST_POLL
+        else:
+            self.clock.sleep(self._poll_seconds)
+            self._poll_seconds = min(_LATEST_POLL, _SLOWER * self._poll_seconds)
 
     def _take(self, sent: Sent, reply: Reply) -> None:
         if reply.lost:

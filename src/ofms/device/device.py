@@ -3,7 +3,8 @@
 Its store is a folder that one process writes: a snapshot taken after the last message, and a journal of later
 predictions and labels, written within a tenth of a second. Messages of the server (welcome, grant) arrive in the
 store's inbox and answers leave through its outbox; a carrier such as `ofms deploy device` exchanges them with the
-server. Alternatively, the program passes messages to `receive` and takes answers from `collect`.
+server. Alternatively, the device connects to the server itself, or the program passes messages to `receive` and takes
+answers from `collect`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.data.arrays import real_array
+from ofms.device.connection import make_connection
 from ofms.device.errors import NotReady
 from ofms.device.held_models import HeldModels
 from ofms.device.journal_records import Labelled, Predicted
@@ -57,6 +59,8 @@ class Device:
     mail
         Whether a thread moves messages between the device and the store's inbox and outbox. Without it, the program
         passes them to `receive` and takes them from `collect`.
+    connect
+        The folder of `ofms deploy keys`: threads then exchange messages with the server themselves (extra: flower).
     trust
         Packages from which the server may name architectures and policies besides the built-in ones.
     reveals
@@ -73,6 +77,7 @@ class Device:
         most_waiting: int = 1000,
         longest_wait: float = 86_400.0,
         mail: bool = True,
+        connect: str | Path | None = None,
         trust: Sequence[str] = (),
         reveals: Reveals | None = None,
     ) -> None:
@@ -80,6 +85,7 @@ class Device:
             raise InvalidInput("budget", budget, "give the bytes that models may take")
         if reveals is not None and reveals not in get_args(Reveals):
             raise InvalidInput("reveals", reveals, f"use one of {', '.join(get_args(Reveals))}")
+        connection = None if connect is None else make_connection(Path(connect), budget)
         self.store, self.budget = Path(store), budget
         self.most_waiting, self.longest_wait = most_waiting, longest_wait
         # Held while the state changes or a prediction reads it.
@@ -91,7 +97,9 @@ class Device:
         self._state = self._recorder.state
         self._state.reveals = reveals
         self._messenger = Messenger(self._recorder, self._guard, budget=budget, trust=trusted)
-        self._mail_thread = MailThread(self, self._mailbox) if mail else None
+        self._carrier = connection or (MailThread(self, self._mailbox) if mail else None)
+        if connection is not None:
+            connection.start(self)
 
     def __enter__(self) -> Self:
         return self
@@ -103,8 +111,8 @@ class Device:
 
     def close(self) -> None:
         """Release the store, in which all state is already written."""
-        if self._mail_thread is not None:
-            self._mail_thread.stop()
+        if self._carrier is not None:
+            self._carrier.stop()
         with self._messenger.lock, self._guard:
             self._recorder.store.close()
 
@@ -166,13 +174,22 @@ class Device:
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait for the first grant; return whether it arrived."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.ready, timeout)
+        return self.wait_for(lambda: self.ready, timeout)
 
     def wait_change(self, timeout: float) -> None:
         """Wait for a message, or for the label that completes an exchange."""
         with self._changed:
             self._changed.wait(timeout)
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until a condition holds; it is evaluated after each change and after `notify`."""
+        with self._changed:
+            return self._changed.wait_for(condition, timeout)
+
+    def notify(self) -> None:
+        """Wake all that wait."""
+        with self._changed:
+            self._changed.notify_all()
 
     def predict(self, x: AnyArray) -> Prediction:
         """Predict immediately with the models held."""
@@ -212,8 +229,7 @@ class Device:
     def receive(self, content: bytes) -> None:
         """Process a message of the server: the welcome, then a grant for each exchange."""
         self._messenger.receive(content)
-        with self._changed:
-            self._changed.notify_all()
+        self.notify()
 
     def collect(self, *, now: bool = False) -> bytes | None:
         """The message for the server: the first request, or the report of an exchange with the next request.

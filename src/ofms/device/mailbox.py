@@ -63,6 +63,11 @@ class Mailbox:
         """Remove a message from the inbox."""
         (self.inbox / (name + _ENDING)).unlink(missing_ok=True)
 
+    def clear(self) -> None:
+        """Remove messages that another carrier left."""
+        for name in self._names():
+            self.remove(name)
+
     def refuse(self, name: str, reason: str) -> None:
         """Record why a message was rejected."""
         mode = self._open(self.outbox)

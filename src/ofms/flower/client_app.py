@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from ofms.core.errors import InvalidInput
 from ofms.device.mailbox import Mailbox
+from ofms.flower.asked import EXCHANGE, JOIN, read_asked
 from ofms.flower.records import from_record, to_record
-from ofms.storage.envelope import Envelope, decode_head, encode
+from ofms.storage.envelope import Envelope, encode
 
 _POLL_SECONDS = 0.05
 _log = logging.getLogger("flwr")
@@ -23,20 +23,20 @@ app = ClientApp()
 
 @app.query("join")
 def join(message: Message, context: Context) -> Message:
-    """Deliver a welcome; the answer requests the exchange that it names."""
-    return _carry(message, context, ahead=0)
+    """Deliver a welcome and carry the answer to it."""
+    return _carry(message, context, JOIN)
 
 
 @app.train("exchange")
 def exchange(message: Message, context: Context) -> Message:
-    """Deliver a grant; the answer reports on that exchange and requests the next one."""
-    return _carry(message, context, ahead=1)
+    """Deliver a grant and carry the answer to it."""
+    return _carry(message, context, EXCHANGE)
 
 
-def _carry(message: Message, context: Context, ahead: int) -> Message:
+def _carry(message: Message, context: Context, message_type: str) -> Message:
     try:
         content, wait = from_record(message.content)
-        _, values = decode_head(content)
+        asked = read_asked(message_type, content)
     except InvalidInput as error:
         # The server has another protocol version: the device keeps its models, and both sides log the reason.
         _log.warning("message rejected: %s", error)
@@ -44,10 +44,9 @@ def _carry(message: Message, context: Context, ahead: int) -> Message:
     mailbox = Mailbox(Path(str(context.node_config["store"])))
     until = time.monotonic() + wait
     name = mailbox.deliver(content)
-    requested = int(values["exchange"]) + ahead
     while True:
-        answer = mailbox.answer(requested)
-        if answer is not None and _answers(answer, values):
+        answer = mailbox.answer(asked.exchange)
+        if answer is not None and asked.is_answered_by(asked.exchange, answer):
             return Message(to_record(answer), reply_to=message)
         refusal = mailbox.refusal(name)
         if refusal is not None:
@@ -55,12 +54,6 @@ def _carry(message: Message, context: Context, ahead: int) -> Message:
         if time.monotonic() >= until:
             return _reply(message, Envelope("nothing"))
         time.sleep(_POLL_SECONDS)
-
-
-def _answers(answer: bytes, asked: dict[str, Any]) -> bool:
-    """Whether an answer is to this message: the outbox may still hold one to another deployment, opening or welcome."""
-    _, values = decode_head(answer)
-    return all(values.get(key) == asked[key] for key in ("deployment", "opening", "changed") if key in asked)
 
 
 def _reply(message: Message, envelope: Envelope) -> Message:

@@ -1,14 +1,14 @@
-"""A deployment on one machine: a SuperLink and three SuperNodes with TLS and keys, and three devices with digits.
+"""A deployment on one machine: a SuperLink, and three devices with digits that connect to it with TLS and keys.
 
 While it runs, a fourth device joins, a model is added, and another one is retired.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,12 +29,13 @@ from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.status import read_status
 from ofms.core.errors import InvalidInput
 from ofms.core.events import Event
-from ofms.core.typing import AnyArray, Integers
+from ofms.core.typing import Integers
 from ofms.data import load_dataset
 from ofms.data.stream import Stream
 from ofms.device.device import Device
 from ofms.drawing.tables import format_table
 from ofms.flower.app import write_app
+from ofms.flower.demo_device import Player
 from ofms.flower.errors import ProcessEnded
 from ofms.flower.processes import Process, free_port
 from ofms.flower.supervisor import Supervisor
@@ -45,53 +46,8 @@ from ofms.runs.result import Result
 from ofms.runs.units import human_bytes, parse_budgets
 from ofms.simulator.api import prepare, simulate
 
-DEVICES, EXCHANGES, SAMPLES = 4, 5, 20
+DEVICES, EXCHANGES, SAMPLES = 4, 7, 20
 _POLL_SECONDS = 0.2
-
-
-class Player(threading.Thread):
-    """A device's program: predicts each sample of a stream, then learns from its label."""
-
-    def __init__(self, device: Device, x: AnyArray, y: AnyArray, interval: int) -> None:
-        super().__init__(name=f"program of {device.store.name}", daemon=True)
-        self.device, self.x, self.y, self.interval = device, x, y.tolist(), interval
-        self.answers: list[float | int] = []
-        self.predicting: list[list[int]] = []
-        self.holding: list[list[int]] = []
-        self.most_held = 0
-        # Its first exchange; later than 0 if it joins a running fleet.
-        self.first = 0
-        self.stopping = threading.Event()
-
-    def run(self) -> None:
-        while not self.device.ready:
-            if self.stopping.is_set():
-                return
-            self.device.wait_change(0.1)
-        self.first = self.device.exchange
-        for first in range(self.first * self.interval, len(self.x), self.interval):
-            # Like simulated clients, process exactly the samples of an exchange before the next one.
-            while not (self.device.ready and self.device.exchange >= first // self.interval):
-                if self.stopping.is_set():
-                    return
-                self.device.wait_change(0.1)
-            self.record_exchange()
-            for step in range(first, min(first + self.interval, len(self.x))):
-                answer = self.device.predict(self.x[step])
-                self.answers.append(answer.value)
-                self.device.feedback(answer.id, self.y[step])
-
-    def record_exchange(self) -> None:
-        """Record which models are held and predict in this exchange."""
-        self.predicting.append(self.device.predicting)
-        self.holding.append(self.device.holding)
-        self.most_held = max(self.most_held, self.device.held_bytes)
-
-    @property
-    def right(self) -> list[bool]:
-        """Whether each prediction was right."""
-        labels = self.y[self.first * self.interval :]
-        return [answer == label for answer, label in zip(list(self.answers), labels, strict=False)]
 
 
 def run_demo(echo: Callable[[str], None] = print) -> int:
@@ -100,16 +56,32 @@ def run_demo(echo: Callable[[str], None] = print) -> int:
     config, dictionary = prepare("digits", given=size)
     stream = load_dataset("digits").stream(clients=config.clients, rounds=config.rounds, seed=config.seed)
     folder = Path(tempfile.mkdtemp(prefix="ofms-demo-"))
+    # The last device is there before the SuperLink knows its key, and tries again.
+    logging.getLogger("ofms.device").setLevel(logging.ERROR)
     try:
         players, status, events = deploy(folder, config, dictionary, stream)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    kinds = ("exchange", "join", "add", "retire")
-    tables = [{kind: getattr(event, kind) for kind in kinds} | {"join": [*event.join]} for event in events]
-    expected = simulate("digits", models=dictionary, seed=config.seed, events=tables, **size)
+    expected = simulate("digits", models=dictionary, seed=config.seed, events=_tables(events, players[-1]), **size)
     for line in expected.figures["events"][:-1]:
         echo(line)
     return show(players, status, expected, echo)
+
+
+def _tables(events: list[Event], newcomer: Player) -> list[dict[str, Any]]:
+    """The events for a simulation, in which a client takes part as soon as it has joined."""
+    if not newcomer.answers:
+        raise ProcessEnded(f"{newcomer.name} did not take part before the last exchange")
+    tables = [
+        {
+            "exchange": newcomer.first if event.join else event.exchange,
+            "join": [*event.join],
+            "add": event.add,
+            "retire": event.retire,
+        }
+        for event in events
+    ]
+    return sorted(tables, key=lambda table: table["exchange"])
 
 
 def deploy(
@@ -126,13 +98,12 @@ def deploy(
     with ExitStack() as stack:
         progress = stack.enter_context(_Progress("starting a SuperLink with TLS"))
         server = stack.enter_context(Supervisor(fleet, echo=lambda line: None))
-        progress.show_stage(f"starting {config.clients - 1} SuperNodes, each with its key")
+        progress.show_stage(f"starting {config.clients - 1} devices, each with its key")
         players: list[Player] = []
 
         def start(client: int) -> None:
-            store = folder / f"store-{client}"
-            stack.callback(start_node(fleet, client, store).stop)
-            device = stack.enter_context(Device(store, budget=int(budgets[client])))
+            store, own = folder / f"store-{client}", device_folder(fleet, client)
+            device = stack.enter_context(Device(store, budget=int(budgets[client]), connect=own))
             players.append(Player(device, stream.x[client], stream.y[client], config.interval))
             stack.callback(players[-1].stopping.set)
             players[-1].start()
@@ -184,10 +155,15 @@ class _Progress:
         self._bar.refresh()
 
 
+def device_folder(fleet: Path, client: int) -> Path:
+    """The folder of a device, with its key."""
+    return fleet / DEVICE_FOLDERS / f"device-{client}"
+
+
 def start_node(fleet: Path, client: int, store: Path) -> Process:
-    """`ofms deploy device` for a device of a deployment on this machine."""
+    """`ofms deploy device`, a SuperNode, for a device of a deployment on this machine."""
     store.mkdir(exist_ok=True)
-    own = fleet / DEVICE_FOLDERS / f"device-{client}"
+    own = device_folder(fleet, client)
     command = [sys.executable, "-m", "ofms", "deploy", "device", str(own), "--store", str(store)]
     return Process(command, store / FLOWER, store / "node.log")
 

@@ -1,40 +1,44 @@
-"""Encoded envelopes as the content of Flower's messages and back: opaque bytes, nothing pickled. Imports no PyTorch."""
+"""Encoded envelopes as the content of Flower's messages and back: one opaque record. Imports no PyTorch.
+
+Flower transfers each object of a message with a request of its own, on both sides of the SuperLink, so a message has
+as few as possible: itself, its dictionary of records, and one record.
+"""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from ofms.core.errors import InvalidInput
-from ofms.storage.envelope import PROTOCOL, array_bounds, require_protocol
+from ofms.storage.envelope import require_protocol
 
-_HEAD, _CONTENT, _BYTES = "message", "content", "bytes"
-_LEAST_PIECE = 16 * 1024
+# Of the record. Protocol 2 had a record per array; that of the envelope inside did not change.
+PROTOCOL = 3
+_RECORD = "message"
 
 
 def to_record(content: bytes, *, wait: float = 0.0) -> RecordDict:
-    """Wrap an encoded envelope; `wait` is how many seconds the carrier waits for the device's answer.
-
-    The bytes are split around large arrays, because Flower transfers a piece shared by several messages, such as a
-    model sent to many devices, only once.
-    """
-    bounds = sorted({0, len(content), *array_bounds(content, _LEAST_PIECE)})
-    pieces = [content[first:stop] for first, stop in pairwise(bounds)]
-    arrays = {f"{place:06d}": Array("uint8", (len(piece),), _BYTES, piece) for place, piece in enumerate(pieces)}
-    head = ConfigRecord({"protocol": PROTOCOL, "wait": float(wait)})
-    return RecordDict({_HEAD: head, _CONTENT: ArrayRecord(arrays)})
+    """Wrap an encoded envelope; `wait` is how many seconds the carrier waits for the device's answer."""
+    return RecordDict({_RECORD: ConfigRecord({"protocol": PROTOCOL, "wait": float(wait), "content": content})})
 
 
-def from_record(record: RecordDict) -> tuple[bytes, float]:
+def from_record(content: RecordDict) -> tuple[bytes, float]:
     """Unwrap the bytes of an envelope and `wait`, or reject a message without one."""
     try:
-        head = record.config_records[_HEAD]
-        require_protocol(head["protocol"])
-        pieces = record.array_records[_CONTENT]
-        content = b"".join(pieces[name].data for name in sorted(pieces))
-        return content, float(head["wait"])  # type: ignore[arg-type]
+        record = content.config_records[_RECORD]
+    except KeyError:
+        raise InvalidInput("message", ", ".join(content)[:40], "it contains no envelope") from None
+    return read_record(record)
+
+
+def read_record(record: ConfigRecord) -> tuple[bytes, float]:
+    """Read the one record of a message."""
+    try:
+        require_protocol(record["protocol"], PROTOCOL)
+        content, wait = record["content"], float(record["wait"])  # type: ignore[arg-type]
     except InvalidInput:
         raise
-    except Exception as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("message", type(error).__name__, "it contains no envelope") from None
+    if not isinstance(content, bytes):
+        raise InvalidInput("message", type(content).__name__, "it contains no envelope")
+    return content, wait

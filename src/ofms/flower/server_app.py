@@ -12,6 +12,7 @@ from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.scheduler import Scheduler
 from ofms.core.errors import InvalidInput
+from ofms.flower.sizes import largest_reply
 from ofms.flower.transport import GridTransport
 
 app = ServerApp()
@@ -22,7 +23,9 @@ def main(grid: Grid, context: Context) -> None:
     """Continue from the deployment's checkpoint."""
     persistence = _open(Deployment(str(context.run_config["deployment"])))
     try:
-        Scheduler(GridTransport(grid), persistence).run()
+        coordinator = persistence.coordinator
+        transport = GridTransport(grid, lambda: largest_reply(coordinator.fleet.catalogue))
+        Scheduler(transport, persistence).run()
     except Exception as error:
         persistence.log_event(f"the server failed: {type(error).__name__}: {error}", logging.ERROR)
         raise

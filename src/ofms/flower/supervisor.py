@@ -22,6 +22,7 @@ from ofms.core.errors import InvalidInput
 from ofms.flower.control import Control
 from ofms.flower.errors import ProcessEnded
 from ofms.flower.processes import Process, superlink_command
+from ofms.flower.sizes import largest_request
 from ofms.storage.locks import FolderLock
 from ofms.storage.private import require_private
 
@@ -48,7 +49,8 @@ class Supervisor:
         self.deployment = Deployment(folder)
         self.folder, self._echo = self.deployment.folder, echo
         # Report configuration errors before starting anything.
-        PersistentCoordinator(self.deployment, read_only=True)
+        catalogue = PersistentCoordinator(self.deployment, read_only=True).coordinator.fleet.catalogue
+        self._largest_request = largest_request(catalogue)
         host, self.port = split_address(self.deployment.config.address)
         self.listen = listen or ("127.0.0.1" if host in ("127.0.0.1", "localhost") else "0.0.0.0")
         self._home = self.folder / FLOWER
@@ -70,7 +72,8 @@ class Supervisor:
             config = self.deployment.config
             self._watch = start_watch(self.folder, config.watch, [split_address(config.address)[0]])
             command = superlink_command(self.folder, self.listen, self.port)
-            self._superlink = Process(command, self._home, log, OFMS_EVENTS=str(self.folder / EVENTS), **_QUIET)
+            own = {"OFMS_EVENTS": str(self.folder / EVENTS), "OFMS_LARGEST_REQUEST": str(self._largest_request)}
+            self._superlink = Process(command, self._home, log, **own, **_QUIET)
             _wait_for_answer(self._superlink, host, self.port, self.folder / AUTHORITY)
             self._control = Control(host, self.port, self.folder / AUTHORITY)
             self._register_devices()

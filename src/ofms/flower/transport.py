@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from ofms.coordinator.transport import Kind, Reply
 from ofms.core.errors import InvalidInput
-from ofms.flower.records import from_record, to_record
+from ofms.flower.asked import EXCHANGE, JOIN
+from ofms.flower.fleet_api import Gone, Transfer, pull_reply, replies_to
+from ofms.flower.records import read_record, to_record
 
-_MESSAGE_TYPES: dict[Kind, str] = {"join": "query.join", "exchange": "train.exchange"}
+_MESSAGE_TYPES: dict[Kind, str] = {"join": JOIN, "exchange": EXCHANGE}
 
 
 class GridTransport:
-    """Messages to and from the SuperNodes of a SuperLink."""
+    """Messages to and from the nodes of a SuperLink.
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+    Parameters
+    ----------
+    largest
+        Gives the bytes of the largest reply that is accepted.
+    """
+
+    def __init__(self, grid: Grid, largest: Callable[[], int]) -> None:
+        self._grid, self._largest = grid, largest
+        # Announced by their nodes, which may still be uploading them: they must not delay the others.
+        self._announced: dict[str, Transfer] = {}
 
     def nodes(self) -> dict[bytes, int]:
         return {bytes(node.public_key).strip(): int(node.node_id) for node in self._grid.get_nodes()}
@@ -34,23 +43,25 @@ class GridTransport:
         return None
 
     def receive(self, messages: Iterable[str]) -> list[Reply]:
-        """The replies so far; one that Flower cannot read does not affect the others."""
-        messages = list(messages)
+        """The replies that are complete; one that cannot be read does not affect the others."""
+        messages = set(messages)
+        self._announced = {asked: reply for asked, reply in self._announced.items() if asked in messages}
+        # The SuperLink forgets a message whose reply was announced: asked again, it would report an error.
+        if others := messages - self._announced.keys():
+            self._announced |= replies_to(self._grid, others)
+        found = [reply for asked, transfer in self._announced.items() if (reply := self._pull(asked, transfer))]
+        for reply in found:
+            del self._announced[reply.message]
+        return found
+
+    def _pull(self, asked: str, transfer: Transfer) -> Reply | None:
+        node = int(transfer.metadata.src_node_id)
+        if transfer.error is not None:
+            return Reply(asked, node, error=transfer.error, lost=True)
         try:
-            return [_reply(message) for message in self._grid.pull_messages(messages)]
-        except httpx.HTTPError:
-            raise
-        except Exception as error:
-            if len(messages) == 1:
-                return [Reply(messages[0], 0, error=type(error).__name__)]
-            return [reply for message in messages for reply in self.receive([message])]
-
-
-def _reply(message: Message) -> Reply:
-    asked, node = str(message.metadata.reply_to_message_id), int(message.metadata.src_node_id)
-    if message.has_error():
-        return Reply(asked, node, error=str(message.error.reason), lost=True)
-    try:
-        return Reply(asked, node, from_record(message.content)[0])
-    except InvalidInput as error:
-        return Reply(asked, node, error=str(error))
+            record = pull_reply(self._grid, transfer, self._largest())
+            return None if record is None else Reply(asked, node, read_record(record)[0])
+        except Gone as error:
+            return Reply(asked, node, error=str(error), lost=True)
+        except InvalidInput as error:
+            return Reply(asked, node, error=str(error))

@@ -84,19 +84,11 @@ def decode_head(content: bytes) -> tuple[str, dict[str, Any]]:
     return kind, values
 
 
-def array_bounds(content: bytes, least: int) -> list[int]:
-    """Positions in an encoded envelope where arrays of at least `least` bytes begin and end."""
-    header = _header(content)
-    entries = msgspec.json.decode(header, type=dict[str, dict[str, Any]])
-    spans = [entry["data_offsets"] for name, entry in entries.items() if name != _METADATA]
-    return [8 + len(header) + offset for first, stop in spans if stop - first >= least for offset in (first, stop)]
-
-
-def require_protocol(protocol: object) -> None:
+def require_protocol(protocol: object, own: int = PROTOCOL) -> None:
     """Reject another version of the protocol."""
-    if protocol != PROTOCOL:
+    if protocol != own:
         shown = f"protocol {str(protocol)[:40]}"
-        raise InvalidInput("message", shown, f"this is protocol {PROTOCOL}; upgrade the older side")
+        raise InvalidInput("message", shown, f"this is protocol {own}; upgrade the older side")
 
 
 def message_arrays(message: Message, name: str) -> dict[str, AnyArray]:

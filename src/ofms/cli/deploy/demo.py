@@ -7,7 +7,7 @@ import click
 
 @click.command("demo")
 def command() -> None:
-    """Run a server and devices on this machine, with TLS and keys: five exchanges of late hedging on digits.
+    """Run a server and devices on this machine, with TLS and keys: seven exchanges of late hedging on digits.
 
     While it runs, a device joins, a model is added, and another one is retired.
     """

@@ -15,7 +15,10 @@ from ofms.cli.deploy.common import folder_argument, log_options, start_logs
 @click.option("--server", "address", metavar="HOST:PORT", help="The server's address, if not the one in device.toml.")
 @log_options
 def command(folder: Path, store: Path, address: str | None, verbose: bool, log_level: str, log_format: str) -> None:
-    """Transfer messages between the server and a device's store; FOLDER is created by `ofms deploy keys`."""
+    """Run a SuperNode that transfers messages between the server and a device's store.
+
+    FOLDER is created by `ofms deploy keys`. A program that opens its device with `connect=FOLDER` needs no SuperNode.
+    """
     from ofms.coordinator.files import FLOWER, read_device
     from ofms.flower.processes import free_port, keep_node, relay_line, supernode_command
     from ofms.storage.private import require_private

@@ -1,0 +1,45 @@
+"""Which answer of a device a message of the server asks for. Imports no PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ofms.core.errors import InvalidInput
+from ofms.storage.envelope import decode_head
+
+JOIN, EXCHANGE = "query.join", "train.exchange"
+# The answer to a welcome requests the exchange that it names; to a grant, it reports on that and requests the next.
+_AHEAD = {JOIN: 0, EXCHANGE: 1}
+# What an answer repeats: a device may still have one to another deployment, opening or change of the fleet.
+_REPEATED = ("deployment", "opening", "changed")
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The exchange that the answer requests, and the values of the message that it repeats."""
+
+    exchange: int
+    same: dict[str, str]
+
+    def is_answered_by(self, exchange: int, answer: bytes) -> bool:
+        """Whether a request for an exchange answers this message, and not one of another deployment or opening."""
+        if exchange != self.exchange:
+            return False
+        _, values = decode_head(answer)
+        return all(values.get(key) == value for key, value in self.same.items())
+
+
+def read_asked(message_type: str, content: bytes) -> Asked:
+    """Read what a message asks for; reject one that asks for nothing."""
+    _, values = decode_head(content)
+    try:
+        exchange = int(values["exchange"]) + _AHEAD[message_type]
+        return Asked(exchange, {key: str(values[key]) for key in _REPEATED if key in values})
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"a field is missing or malformed ({type(error).__name__}: {error})"
+        raise InvalidInput("message", _shown(values), reason) from None
+
+
+def _shown(values: dict[str, Any]) -> str:
+    return ", ".join(values)[:40]
