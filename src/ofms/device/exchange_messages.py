@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ofms.compute.local import Tensors
+from ofms.compute.client import Arrays
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants
@@ -23,7 +23,7 @@ class SentModel:
     """A model sent with a grant: its bytes, as written to the store, and its tensors."""
 
     content: bytes
-    tensors: Tensors
+    tensors: Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def write_request(
     exchange: int,
     *,
     report: Mapping[str, AnyArray] | None = None,
-    deltas: Mapping[int, Tensors] | None = None,
+    deltas: Mapping[int, Arrays] | None = None,
     weights: Mapping[int, float] | None = None,
     statistics: Mapping[str, Any] | None = None,
     anew: bool = False,
@@ -97,7 +97,7 @@ def write_request(
         requests = replace(requests, holding=np.full_like(requests.holding, -1))
     arrays = message_arrays(requests, "request") | dict(report or {})
     for model, delta in deltas.items():
-        arrays |= {f"delta.{model}.{name}": tensor.numpy() for name, tensor in delta.items()}
+        arrays |= {f"delta.{model}.{name}": array for name, array in delta.items()}
     values: dict[str, Any] = {
         "deployment": membership.deployment,
         "revision": membership.catalogue.revision,
