@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnxruntime
 
 from ofms.compute.client import Arrays, Description, Layout
 from ofms.compute.local_training import LocalTraining, pool_residuals
@@ -23,7 +22,7 @@ from ofms.compute.onnx_graphs import (
     TARGETS,
     TENSOR,
     WEIGHTS,
-    unpack_graph,
+    require_plain,
 )
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Floats
@@ -36,6 +35,8 @@ class Graph:
     """A graph in ONNX Runtime, on one thread. Inputs that it does not use may be given to it."""
 
     def __init__(self, name: str, content: bytes) -> None:
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         # Sizes change with the number of samples; without its arena, memory is given back after each call.
@@ -81,7 +82,9 @@ class OnnxClient(LocalTraining):
                 raise InvalidInput("architecture", model.architecture, f"{remedy}, or install PyTorch: 'ofms[torch]'")
         graphs: dict[str, Graph] = {}
         for name in {f"{model.graphs}.{kind}" for model in description.models for kind in (OUTPUTS, GRADIENT)}:
-            graphs[name] = Graph(name, unpack_graph(name, description.graphs[name]))
+            content = description.graphs[name].tobytes()
+            require_plain(name, content)
+            graphs[name] = Graph(name, content)
         outputs = [graphs[f"{model.graphs}.{OUTPUTS}"] for model in description.models]
         gradients = [graphs[f"{model.graphs}.{GRADIENT}"] for model in description.models]
         for model, *own in zip(description.models, outputs, gradients, strict=True):

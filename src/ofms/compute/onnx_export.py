@@ -6,12 +6,10 @@ The tensors are inputs of both graphs, and the number of samples is free. Needs 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -26,12 +24,11 @@ from ofms.compute.client import Arrays
 from ofms.compute.gradient_decompositions import decompositions
 from ofms.compute.local import LocalNetworks
 from ofms.compute.onnx_client import Graph, OnnxClient
-from ofms.compute.onnx_graphs import INPUT, OUTPUTS, RESIDUALS, SLOPE, TARGETS, TENSOR, WEIGHTS, require_plain
+from ofms.compute.onnx_graphs import GRADIENT, INPUT, OUTPUTS, RESIDUALS, SLOPE, TARGETS, TENSOR, WEIGHTS, require_plain
+from ofms.core.errors import InvalidInput
 from ofms.models.index import Task
 from ofms.models.model import Model
 
-# Version of the graphs' inputs and outputs; graphs of another version are exported again.
-_FORMAT = "ofms-graphs/1"
 _SAMPLES, _MOST_DIFFERENCE = 3, 1e-4
 
 
@@ -39,23 +36,15 @@ class NotExported(Exception):
     """A network that has no ONNX graphs, and why."""
 
 
-@dataclass(frozen=True)
-class Graphs:
-    """The two graphs of an architecture, encoded."""
-
-    outputs: bytes
-    gradient: bytes
-
-
-def graphs_key(model: Model, task: Task) -> str:
-    """The name of a model's graphs: the same for models that differ in the values of their tensors only."""
-    layout = {name: [str(tensor.dtype), *tensor.shape] for name, tensor in model.tensors.items()}
-    content = [_FORMAT, model.architecture, dict(model.options), model.trainable, task, layout]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+def require_exporter() -> None:
+    """Reject an installation without the packages that an export needs."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        if find_spec(package) is None:
+            raise InvalidInput("edge", f"{package} is not installed", "pip install 'ofms[export]'")
 
 
-def export_graphs(model: Model, task: Task) -> Graphs:
-    """Export a model's network, and compare the graphs with it; raises `NotExported`."""
+def export_graphs(model: Model, task: Task) -> dict[str, bytes]:
+    """Export a model's network and compare the graphs with it; by kind, encoded. Raises `NotExported`."""
     module, names = model.module, list(model.tensors)
     try:
         with _quiet():
@@ -70,7 +59,7 @@ def export_graphs(model: Model, task: Task) -> Graphs:
                 [*_inputs(names), TARGETS, WEIGHTS, RESIDUALS],
                 [SLOPE + name for name in model.trainable],
             )
-            graphs = Graphs(outputs, gradient)
+            graphs = {OUTPUTS: outputs, GRADIENT: gradient}
             _require_agreement(model, task, graphs, x)
             return graphs
     except NotExported:
@@ -190,9 +179,9 @@ def _strip(found: Any) -> None:
     found.graph.ClearField("value_info")
 
 
-def _require_agreement(model: Model, task: Task, graphs: Graphs, x: torch.Tensor) -> None:
+def _require_agreement(model: Model, task: Task, graphs: dict[str, bytes], x: torch.Tensor) -> None:
     """Compare the graphs with PyTorch, with one sample and with several."""
-    client = OnnxClient([Graph(OUTPUTS, graphs.outputs)], [Graph("gradient", graphs.gradient)], [model.trainable], task)
+    client = OnnxClient([Graph(OUTPUTS, graphs[OUTPUTS])], [Graph(GRADIENT, graphs[GRADIENT])], [model.trainable], task)
     networks = LocalNetworks([model.module], [model.trainable], task)
     arrays: Arrays = {name: tensor.numpy() for name, tensor in model.tensors.items()}
     start = {name: model.tensors[name] for name in model.trainable}

@@ -6,17 +6,22 @@ functions, nested graphs (loops and branches), and tensors that lie in files: ON
 
 from __future__ import annotations
 
-import zlib
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ofms.core.errors import InvalidInput
-from ofms.core.typing import AnyArray
+from ofms.models.index import Task
 
-MOST_BYTES = 16 * 2**20
-OUTPUTS, GRADIENT = "outputs", "gradient"
+if TYPE_CHECKING:
+    from ofms.models.model import Model
+
+# Version of the graphs' inputs and outputs; graphs of another version are exported again.
+_FORMAT = "ofms-graphs/1"
+MOST_BYTES = 4 * 2**20
+OUTPUTS, GRADIENT = KINDS = "outputs", "gradient"
 # Names of the graphs' inputs and outputs; those of tensors and their gradients follow the prefix.
 TENSOR, SLOPE = "tensor.", "gradient."
 INPUT, TARGETS, WEIGHTS, RESIDUALS = "x", "targets", "weights", "residuals"
@@ -54,22 +59,11 @@ _OPERATION, _NODE_DOMAIN, _OPSET_DOMAIN = 4, 7, 1
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-def pack_graph(content: bytes) -> AnyArray:
-    """A graph as a message carries it."""
-    return np.frombuffer(zlib.compress(content, 9), dtype=np.uint8)
-
-
-def unpack_graph(name: str, packed: AnyArray) -> bytes:
-    """The graph in a message; rejected unless it is one that a device may run."""
-    unpacking = zlib.decompressobj()
-    try:
-        content = unpacking.decompress(packed.tobytes(), MOST_BYTES)
-    except zlib.error as error:
-        raise _rejected(name, str(error)) from None
-    if not unpacking.eof:
-        raise _rejected(name, f"it is incomplete, or larger than {MOST_BYTES} bytes")
-    require_plain(name, content)
-    return content
+def graphs_key(model: Model, task: Task) -> str:
+    """The name of a model's graphs: the same for models that differ in the values of their tensors only."""
+    layout = {name: [str(tensor.dtype), *tensor.shape] for name, tensor in model.tensors.items()}
+    content = [_FORMAT, model.architecture, dict(model.options), model.trainable, task, layout]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def require_plain(name: str, content: bytes) -> None:

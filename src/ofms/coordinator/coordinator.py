@@ -16,6 +16,7 @@ import numpy as np
 from ofms.compute.momentum import Momentum
 from ofms.compute.moving import move_models
 from ofms.coordinator.aggregation import Closed, sum_updates
+from ofms.coordinator.graphs import Graphs
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
 from ofms.coordinator.validation import Answer, Tensors, most_loss, read_answer, read_request
 from ofms.core.draws import Draws
@@ -60,8 +61,8 @@ class Coordinator:
         The horizon T, None if there is none, and the interval n, in samples.
     largest_update
         The largest norm of a device's update, relative to the norm of the parameters that it updates.
-    trust
-        Packages from which policies other than the built-in ones may be imported.
+    trust, graphs
+        Packages from which policies may be imported besides the built-in ones; ONNX graphs of models, for the welcome.
     """
 
     def __init__(
@@ -77,10 +78,11 @@ class Coordinator:
         seed: int = 0,
         largest_update: float = 1.0,
         trust: Trust = NO_TRUST,
+        graphs: Mapping[int, Graphs] | None = None,
     ) -> None:
         dictionary.require_deployable()
         self.dictionary, self.seed, self.largest_update = dictionary, seed, largest_update
-        self.name, self.settings = policy, dict(settings or {})
+        self.name, self.settings, self._graphs = policy, dict(settings or {}), dict(graphs or {})
         self.fleet = Fleet(dictionary.catalogue(), np.asarray(budgets), bandwidth, Schedule(rounds, interval))
         converted = convert(self.settings, settings_type(policy, trust))
         self.policy = build_policy(policy, converted, self.fleet, trust)
@@ -120,7 +122,7 @@ class Coordinator:
     def welcome(self, client: int) -> bytes:
         """The encoded welcome, with which a device joins at the next exchange."""
         head = self._head(self.next_exchange)
-        return encode_welcome(head, client, self.dictionary, self.fleet, self._described, self.seed)
+        return encode_welcome(head, client, self.dictionary, self.fleet, self._described, self.seed, self._graphs)
 
     def receive(self, client: int, envelope: Envelope) -> list[str]:
         """Process a device's message; return a line for each rejected part. An invalid message raises.

@@ -13,7 +13,8 @@ import numpy as np
 import tomli_w
 
 from ofms.coordinator.coordinator import Coordinator
-from ofms.coordinator.files import SERVER, read_toml, split_address
+from ofms.coordinator.files import GRAPHS, SERVER, read_toml, split_address
+from ofms.coordinator.graphs import read_graphs
 from ofms.coordinator.roster import read_last_roster
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
@@ -162,6 +163,7 @@ class Deployment:
             seed=config.seed,
             largest_update=config.largest_update,
             trust=trust,
+            graphs=read_graphs(self.folder / GRAPHS, dictionary),
         )
 
 

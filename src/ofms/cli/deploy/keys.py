@@ -38,6 +38,7 @@ from ofms.policies import DEFAULT
     callback=named_budgets,
     help="A new device and its memory for models: 64MiB, or 5 for five times the largest model.",
 )
+@click.option("--edge", is_flag=True, help="Export the networks as ONNX graphs, for devices without PyTorch.")
 @click.option("--revoke", multiple=True, metavar="NAME", help="Revoke a device's key.")
 @trust_option
 def command(
@@ -50,20 +51,27 @@ def command(
     interval: int,
     rounds: int | None,
     devices: dict[str, str],
+    edge: bool,
     revoke: tuple[str, ...],
     trust: tuple[str, ...],
 ) -> None:
     """Create a deployment (certificate authority, server certificate, device keys); add and revoke devices."""
     from ofms.coordinator.deployment import Deployment, read_config
-    from ofms.coordinator.files import APP, DEVICE_FOLDERS, SERVER, STATE
+    from ofms.coordinator.files import APP, DEVICE_FOLDERS, GRAPHS, SERVER, STATE
+    from ofms.coordinator.graphs import write_graphs
     from ofms.coordinator.keys import change_devices, make_deployment
     from ofms.core.errors import InvalidInput
     from ofms.flower.app import write_app
+    from ofms.models.dictionary import Dictionary
     from ofms.storage.files import adding_to
     from ofms.storage.locks import is_locked
 
     if address is None:
-        change_devices(folder, devices, revoke, read_config(folder).address)
+        config = read_config(folder)
+        if edge:
+            dictionary = Dictionary.read(folder / config.models, trust=config.trusted(folder))
+            write_graphs(folder / GRAPHS, dictionary, click.echo)
+        change_devices(folder, devices, revoke, config.address)
     elif models is None:
         raise InvalidInput("models", None, "name the server's dictionary: --models DIR")
     elif (folder / SERVER).exists():
@@ -74,6 +82,8 @@ def command(
         with adding_to(folder, last=SERVER, private=True) as partial:
             make_deployment(partial, address, models, hosts=hosts, trust=trust, **given)
             write_app(partial / APP)
+            if edge:
+                write_graphs(partial / GRAPHS, Dictionary.read(models, trust=trust), click.echo)
             change_devices(partial, devices, revoke, address)
         click.echo(f"{folder / SERVER}: the server's configuration; check it before you start the server")
     for name in devices:
@@ -87,3 +97,5 @@ def command(
             click.echo(f"before the server starts, change {folder / SERVER}: {error}")
         if is_locked(folder / STATE):
             click.echo("restart the server to admit new devices")
+    elif edge and is_locked(folder / STATE):
+        click.echo("restart the server to send the graphs")
