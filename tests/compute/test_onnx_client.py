@@ -21,7 +21,7 @@ from ofms.models.zoo import build_module
 from ofms.policies.local_updates import Adapted, Epochs, GradientStep, LocalUpdate
 from tests.edge_fleets import ARCHITECTURES, dictionary_of, onnx_client, samples_of
 
-PROBLEMS = list(ARCHITECTURES)
+PROBLEMS = ["images", "values"]
 STEPS: list[LocalUpdate] = [
     GradientStep(0.1, window=50, warm_up=0),
     Epochs(0.1, epochs=2, batch_size=3, window=50, warm_up=0),
@@ -92,7 +92,7 @@ def test_losses_in_numpy_are_those_of_pytorch_however_extreme() -> None:
     assert output_losses(values, np.array([-3e38, 1.5], dtype=np.float32), "regression").tolist() == [np.inf, 1.0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     stride=st.integers(1, 3),
     padding=st.integers(0, 2),

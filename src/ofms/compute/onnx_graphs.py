@@ -82,7 +82,7 @@ def _require(name: str, message: memoryview, kind: _Kind) -> None:
     operation = b""
     for field, value in _fields(message):
         if field not in kind.fields:
-            raise _rejected(name, f"field {field} of a {kind.name} is not accepted")
+            raise _rejected(name, f"field {field} of its {kind.name} is not accepted")
         if field in kind.messages:
             if not isinstance(value, memoryview):
                 raise ValueError(field)

@@ -6,7 +6,7 @@ graphs/KEY.gradient.onnx        the gradient of the fine-tuning loss, from the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,27 +35,32 @@ def read_graphs(folder: Path, dictionary: Dictionary) -> dict[int, Graphs]:
     return found
 
 
-def write_graphs(folder: Path, dictionary: Dictionary, echo: Callable[[str], None] = print) -> None:
-    """Export the architectures that have no graphs yet; nothing is written if one of them cannot be exported."""
+def export_missing(folder: Path, dictionary: Dictionary, echo: Callable[[str], None] = print) -> list[Graphs]:
+    """Export the architectures that have no graphs yet; nothing is written."""
     from ofms.compute.onnx_export import NotExported, export_graphs, require_exporter
 
     require_exporter()
     exported = {graphs.key for graphs in read_graphs(folder, dictionary).values()}
-    new: dict[str, dict[str, bytes]] = {}
+    new: dict[str, Graphs] = {}
     for model in dictionary.models:
         key = graphs_key(model, dictionary.task)
         if key in exported or key in new:
             continue
         echo(f"exporting the network of {model.name}")
         try:
-            new[key] = export_graphs(model, dictionary.task)
+            new[key] = Graphs(key, export_graphs(model, dictionary.task))
         except NotExported as error:
             remedy = f"{model.architecture} needs devices with PyTorch ({error}); omit --edge"
             raise InvalidInput("edge", model.name, remedy) from None
+    return list(new.values())
+
+
+def write_graphs(folder: Path, graphs: Iterable[Graphs]) -> None:
+    """Write graphs into the folder of a deployment's graphs."""
     require_writable(folder)
-    for key, contents in new.items():
-        for kind, content in contents.items():
-            write_whole(_path(folder, key, kind), content)
+    for each in graphs:
+        for kind, content in each.contents.items():
+            write_whole(_path(folder, each.key, kind), content)
 
 
 def _path(folder: Path, key: str, kind: str) -> Path:

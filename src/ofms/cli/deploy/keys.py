@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ofms.cli.deploy.common import folder_argument
 from ofms.cli.options import assignments, named_budgets, trust_option
 from ofms.policies import DEFAULT
+
+if TYPE_CHECKING:
+    from ofms.coordinator.deployment import ServerConfig
+    from ofms.models.dictionary import Dictionary
 
 
 @click.command("keys")
@@ -58,20 +62,20 @@ def command(
     """Create a deployment (certificate authority, server certificate, device keys); add and revoke devices."""
     from ofms.coordinator.deployment import Deployment, read_config
     from ofms.coordinator.files import APP, DEVICE_FOLDERS, GRAPHS, SERVER, STATE
-    from ofms.coordinator.graphs import write_graphs
+    from ofms.coordinator.graphs import export_missing, write_graphs
     from ofms.coordinator.keys import change_devices, make_deployment
     from ofms.core.errors import InvalidInput
     from ofms.flower.app import write_app
-    from ofms.models.dictionary import Dictionary
     from ofms.storage.files import adding_to
     from ofms.storage.locks import is_locked
 
     if address is None:
         config = read_config(folder)
-        if edge:
-            dictionary = Dictionary.read(folder / config.models, trust=config.trusted(folder))
-            write_graphs(folder / GRAPHS, dictionary, click.echo)
+        # Exported before anything is written, because it may fail.
+        graphs = export_missing(folder / GRAPHS, _dictionary(folder, config), click.echo) if edge else []
         change_devices(folder, devices, revoke, config.address)
+        if edge:
+            write_graphs(folder / GRAPHS, graphs)
     elif models is None:
         raise InvalidInput("models", None, "name the server's dictionary: --models DIR")
     elif (folder / SERVER).exists():
@@ -82,9 +86,10 @@ def command(
         with adding_to(folder, last=SERVER, private=True) as partial:
             make_deployment(partial, address, models, hosts=hosts, trust=trust, **given)
             write_app(partial / APP)
-            if edge:
-                write_graphs(partial / GRAPHS, Dictionary.read(models, trust=trust), click.echo)
             change_devices(partial, devices, revoke, address)
+            if edge:
+                dictionary = _dictionary(partial, read_config(partial))
+                write_graphs(partial / GRAPHS, export_missing(partial / GRAPHS, dictionary, click.echo))
         click.echo(f"{folder / SERVER}: the server's configuration; check it before you start the server")
     for name in devices:
         click.echo(f"{folder / DEVICE_FOLDERS / name}: copy it to {name} over a trusted channel")
@@ -99,3 +104,10 @@ def command(
             click.echo("restart the server to admit new devices")
     elif edge and is_locked(folder / STATE):
         click.echo("restart the server to send the graphs")
+
+
+def _dictionary(folder: Path, config: ServerConfig) -> Dictionary:
+    """The dictionary of a deployment."""
+    from ofms.models.dictionary import Dictionary
+
+    return Dictionary.read(folder / config.models, trust=config.trusted(folder))
