@@ -7,7 +7,6 @@ from typing import Any
 
 import onnx
 import pytest
-from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -114,7 +113,9 @@ def test_whatever_is_accepted_has_only_known_operations(data: st.DataObject) -> 
         require_plain("net", bytes(content))
         # Protobuf's parser also checks that names are text.
         found = onnx.ModelProto.FromString(bytes(content))
-    except (ofms.InvalidInput, DecodeError):
+    except Exception as error:
+        if type(error).__name__ not in ("InvalidInput", "DecodeError"):
+            raise
         return
     assert not found.functions
     assert all(not each.domain for each in (*found.opset_import, *found.graph.node))

@@ -75,6 +75,10 @@ class ClientCompute(Protocol):
         """
         ...
 
+    def settle(self) -> None:
+        """Give memory that is no longer needed back to the system, after fine-tuning or a change of models."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Architecture:

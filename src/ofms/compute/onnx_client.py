@@ -6,7 +6,9 @@ architecture share its graphs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -29,6 +31,8 @@ from ofms.core.typing import AnyArray, Floats
 from ofms.models.index import Task
 
 _TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+
+_IMAGES_AT_ONCE, _VECTORS_AT_ONCE = 8, 256
 
 
 class Graph:
@@ -103,7 +107,8 @@ class OnnxClient(LocalTraining):
 
     def outputs(self, model: int, x: AnyArray, tensors: Arrays | None = None) -> AnyArray:
         inputs = self._held[model] if tensors is None else _named(tensors)
-        return self._outputs[model].run(inputs | {INPUT: x})[0]
+        found = [self._outputs[model].run(inputs | {INPUT: x[part]})[0] for part in _parts(x)]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def losses(self, outputs: AnyArray, y: AnyArray) -> AnyArray:
         return output_losses(outputs, y, self.task)
@@ -116,7 +121,8 @@ class OnnxClient(LocalTraining):
             (prediction_weights[model], self.outputs(model, x, tensors[model]))
             for model in np.flatnonzero(prediction_weights).tolist()
         )
-        return pool_residuals(outputs, y).astype(np.float32)
+        found: AnyArray = pool_residuals(outputs, y).astype(np.float32)
+        return found
 
     def gradient(
         self,
@@ -135,8 +141,18 @@ class OnnxClient(LocalTraining):
             samples |= {WEIGHTS: each, RESIDUALS: np.zeros((len(x), width), dtype=np.float32)}
         else:
             samples |= {WEIGHTS: np.zeros_like(each), RESIDUALS: each[:, None] * residuals}
-        found = self._gradients[model].run(_named(tensors | parameters) | samples)
-        return dict(zip(self.trainable[model], found, strict=True))
+        inputs = _named(tensors | parameters)
+        sums: list[AnyArray] = []
+        for part in _parts(x):
+            found = self._gradients[model].run(inputs | {name: array[part] for name, array in samples.items()})
+            sums = [one + other for one, other in zip(sums, found, strict=True)] if sums else found
+        return dict(zip(self.trainable[model], sums, strict=True))
+
+    def settle(self) -> None:
+        # The GNU C library keeps freed memory; on other systems there is no such function.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+        if trim is not None:
+            trim(0)
 
     def _targets(self, y: AnyArray, width: int) -> AnyArray:
         """[n, C] values, or the indicators of the classes."""
@@ -158,6 +174,12 @@ def _require_interface(name: str, trainable: Sequence[str], outputs: Graph, grad
         raise InvalidInput("graph", name, "it has no samples or no targets [n, C]")
     if gradients.outputs != [SLOPE + each for each in trainable] or len(outputs.outputs) != 1:
         raise InvalidInput("graph", name, "its gradients are not those of the fine-tuned parameters")
+
+
+def _parts(x: AnyArray) -> Iterator[slice]:
+    """Samples in parts: their gradients are summed, and a part's intermediate results stay in the cache."""
+    count = _IMAGES_AT_ONCE if x.ndim > 2 else _VECTORS_AT_ONCE
+    return (slice(first, first + count) for first in range(0, max(len(x), 1), count))
 
 
 def _named(tensors: Arrays) -> Arrays:

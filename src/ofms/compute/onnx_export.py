@@ -117,7 +117,8 @@ def _gradient_of(module: nn.Module, names: Sequence[str], trainable: Sequence[st
     def gradient(tensors: Any, x: Any, targets: Any, weights: Any, residuals: Any) -> tuple[torch.Tensor, ...]:
         given = dict(zip(names, tensors, strict=True))
         start = {name: given[name] for name in trainable}
-        outputs, pull_back = vjp(lambda own: functional_call(module, given | own, (x,)), start)
+        both: Any = vjp(lambda own: functional_call(module, given | own, (x,)), start)
+        outputs, pull_back = both
         slopes = outputs.softmax(dim=1) - targets if task == "classification" else 2 * (outputs - targets)
         (found,) = pull_back(weights[:, None] * slopes + residuals)
         return tuple(found[name] for name in trainable)

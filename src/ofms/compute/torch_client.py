@@ -85,6 +85,9 @@ class TorchClient:
         batch = torch.from_numpy(x), torch.from_numpy(y)
         return _arrays(self._trainees.update(model, _tensors(tensors), *batch, weights, update_weight, local, slopes))
 
+    def settle(self) -> None:
+        """Nothing: PyTorch takes several times as much memory as could be given back."""
+
 
 def _tensors(arrays: Arrays) -> Tensors:
     """Tensors that share the memory of arrays."""

@@ -220,6 +220,7 @@ class Device:
     def receive(self, content: bytes) -> None:
         """Process a message of the server: the welcome, then a grant for each exchange."""
         self._messenger.receive(content)
+        self._messenger.settle()
         with self._changed:
             self._changed.notify_all()
 

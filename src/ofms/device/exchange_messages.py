@@ -22,7 +22,7 @@ from ofms.storage.envelope import Envelope, decode, encode, message_arrays
 class SentModel:
     """A model sent with a grant: its bytes, as written to the store, and its tensors."""
 
-    content: bytes
+    content: AnyArray
     tensors: Arrays
 
 
@@ -67,8 +67,9 @@ def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budg
     needed = held_models.bytes_of(versions)
     if needed > budget:
         raise InvalidInput("message", f"{needed} bytes", f"the grant exceeds the budget of {budget} bytes")
-    contents = {int(model): array.tobytes() for model, array in envelope.part("model").items()}
-    sent = {model: SentModel(content, held_models.read(model, content)) for model, content in contents.items()}
+    contents = {int(model): array for model, array in envelope.part("model").items()}
+    # One by one: a copy of all of them would take as much memory as the models.
+    sent = {model: SentModel(each, held_models.read(model, each.tobytes())) for model, each in contents.items()}
     for model, version in versions.items():
         if model not in sent and memory.versions.get(model) != version:
             raise InvalidInput("message", f"model {model}", "it is granted but neither sent nor held")

@@ -55,8 +55,15 @@ class Messenger:
             state = self._state
             if state.held_models is not None and state.memory.open and (now or state.is_exchange_complete):
                 self._report(state.held_models)
+                self.settle()
             memory = state.memory
             return None if memory.outgoing is None else (memory.requested_exchange, memory.outgoing)
+
+    def settle(self) -> None:
+        """Release memory: between two messages, a device needs less than while it handles one."""
+        held_models = self._state.held_models
+        if held_models is not None:
+            held_models.membership.compute.settle()
 
     def _receive_welcome(self, envelope: Envelope, content: bytes) -> None:
         membership = read_membership(envelope, self._budget, self._trust, self._backend)
@@ -88,7 +95,7 @@ class Messenger:
         granted = read_grant(envelope, held_models, memory, self._budget)
         # Files first, while predictions continue; then the whole state under the lock.
         for model, sent in granted.sent.items():
-            self._recorder.store.keep_model(model, granted.versions[model], sent.content)
+            self._recorder.store.keep_model(model, granted.versions[model], sent.content.data)
         with self._guard:
             self._state.apply(granted, held_models)
             self._recorder.snapshot()
