@@ -156,9 +156,10 @@ class OnnxClient(LocalTraining):
 
     def _targets(self, y: AnyArray, width: int) -> AnyArray:
         """[n, C] values, or the indicators of the classes."""
-        if self.task == "regression":
-            return y[:, None].astype(np.float32)
-        return (y[:, None] == np.arange(width)).astype(np.float32)
+        targets: AnyArray = y[:, None]
+        if self.task == "classification":
+            targets = targets == np.arange(width)
+        return targets.astype(np.float32)
 
 
 def _require_interface(name: str, trainable: Sequence[str], outputs: Graph, gradients: Graph) -> None:
