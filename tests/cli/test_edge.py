@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,12 @@ def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "edge_networks.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    named = ("edge_networks:convolution", {"width": 2})
+    named: tuple[str, dict[str, Any]] = ("edge_networks:convolution", {"width": 2})
     modules = {"mlp": mlp(64, [4], 10), "own": build_module(*named, Trust(("edge_networks",)))}
-    architectures = {"mlp": ("mlp", {"inputs": 64, "hidden": [4], "outputs": 10}), "own": named}
+    architectures: dict[str, tuple[str, dict[str, Any]]] = {
+        "mlp": ("mlp", {"inputs": 64, "hidden": [4], "outputs": 10}),
+        "own": named,
+    }
     Dictionary.from_modules(modules, task="classification", architectures=architectures).write(tmp_path / "own")
     return tmp_path / "own"
 
@@ -44,7 +48,7 @@ def test_check_names_what_needs_pytorch(own_models: Path, capsys: pytest.Capture
 def test_a_deployment_of_such_a_dictionary_is_refused(
     own_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--server", "here:1", "--models", own_models, "--trust", "edge_networks"]
+    given: list[str | Path] = ["--server", "here:1", "--models", own_models, "--trust", "edge_networks"]
     status = run("deploy", "keys", tmp_path / "fleet", *given, "--edge", "--device", "a=5")
     assert_refused(capsys, status, "edge = own: edge_networks:convolution needs devices with PyTorch")
     assert not (tmp_path / "fleet").exists()
