@@ -31,6 +31,13 @@ def test_pytorch_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) 
     assert choose_backend("auto") == "onnx"
 
 
+def test_a_folder_of_its_name_is_not_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime_of_a_user").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(client, "_PACKAGES", {"torch": "onnxruntime_of_a_user", "onnx": "onnxruntime"})
+    assert choose_backend("auto") == "onnx"
+
+
 @pytest.mark.parametrize(
     ("backend", "reason"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -132,8 +133,12 @@ def test_a_welcome_with_other_graphs_changes_nothing(change: str, tmp_path: Path
         assert device.collect() is not None
 
 
-def carried_run(problem: str, folder: Path, python: str, program: str) -> list[Any]:
-    """A run whose device is another process; its messages are carried here, where PyTorch is."""
+def carried_run(problem: str, folder: Path, python: str, program: str, **given: str) -> list[Any]:
+    """A run whose device is another process; its messages are carried here, where PyTorch is.
+
+    The process has these environment variables, and runs in a folder that has one of the name of PyTorch.
+    """
+    (folder / "torch").mkdir(exist_ok=True)
     coordinator, budget = coordinator_of(problem)
     x, y = samples_of(problem, 5 * EXCHANGES)
     np.savez(folder / "samples.npz", x=x, y=y)
@@ -141,12 +146,14 @@ def carried_run(problem: str, folder: Path, python: str, program: str) -> list[A
     mailbox = Mailbox(store)
     mailbox.deliver(coordinator.welcome(0))
     arguments = [python, "-c", program, str(store), str(budget), str(folder / "samples.npz"), str(EXCHANGES)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=folder) as process:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | given
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as process:
         try:
             until = time.monotonic() + 280
             for exchange in range(EXCHANGES):
                 while (request := mailbox.answer(exchange)) is None:
                     assert process.poll() is None
+                    assert not [path.read_text() for path in mailbox.outbox.glob("refusal-*")]
                     assert time.monotonic() < until
                     time.sleep(0.02)
                 mailbox.deliver(coordinator.run_exchange({0: request})[0])
@@ -164,7 +171,8 @@ def as_lists(choices: list[Any]) -> list[Any]:
 
 def test_a_process_that_cannot_import_pytorch(tmp_path: Path) -> None:
     expected, _ = run_fleet("images", tmp_path / "torch", "torch", EXCHANGES)
-    assert carried_run("images", tmp_path, sys.executable, FORBIDDEN + PROGRAM) == as_lists(expected)
+    found = carried_run("images", tmp_path, sys.executable, FORBIDDEN + PROGRAM, PYTHONPATH=str(ROOT / "src"))
+    assert found == as_lists(expected)
 
 
 @pytest.mark.slow

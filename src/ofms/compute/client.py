@@ -134,6 +134,8 @@ def choose_backend(backend: Backend) -> Literal["torch", "onnx"]:
 
 def _is_installed(package: str) -> bool:
     try:
-        return find_spec(package) is not None
+        found = find_spec(package)
     except (ImportError, ValueError):
         return False
+    # A folder of that name in the current one is a package without a file.
+    return found is not None and found.origin is not None
