@@ -190,6 +190,6 @@ def test_an_environment_with_the_edge_extra_only(tmp_path: Path) -> None:
     expected, _ = run_fleet("images", tmp_path / "torch", "torch", EXCHANGES)
     assert carried_run("images", tmp_path, python, PROGRAM) == as_lists(expected)
     command = [str(environment / "bin" / "ofms"), "run", "digits"]
-    failed = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    failed = subprocess.run(command, capture_output=True, text=True, cwd=environment, env={"PATH": os.environ["PATH"]})
     assert failed.returncode == 2
     assert "PyTorch is not installed: pip install 'ofms[torch]'" in failed.stderr
