@@ -53,10 +53,8 @@ class Coordinator:
     ----------
     dictionary
         The models; devices must be able to build them (`Dictionary.require_deployable`).
-    budgets
-        [N] memory of the devices, in bytes.
-    bandwidth
-        E, in bytes.
+    budgets, bandwidth
+        [N] memory of the devices, and E, in bytes.
     rounds, interval
         The horizon T, None if there is none, and the interval n, in samples.
     largest_update
