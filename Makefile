@@ -44,6 +44,7 @@ bench: $(STAMP)  ## what it costs, as ratios; with nothing else running
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/deployment_memory.py
 	$(BIN)/python benchmarks/device.py
+	$(BIN)/python benchmarks/edge.py
 
 mutate: $(STAMP)  ## mutation tests, hours; resumes; for a part, MUTANTS="ofms.core.rates*"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutate]'

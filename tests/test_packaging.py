@@ -16,8 +16,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ofms"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# The extras that a package may import from. All other imports are dependencies of every installation.
+# The extras that a package may import from. All other imports are dependencies of every installation, or PyTorch, which
+# only a device without it lacks.
 EXTRAS = {
+    "compute": {"export"},
     "coordinator": {"flower"},
     "data": {"experiments", "parquet"},
     "drawing": {"experiments"},
@@ -52,6 +54,9 @@ def declared(requirements: list[str]) -> set[str]:
     return names
 
 
+ALWAYS = declared(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["torch"])
+
+
 @cache
 def distributions() -> dict[str, set[str]]:
     return {name: {normalised(each) for each in found} for name, found in packages_distributions().items()}
@@ -82,7 +87,7 @@ def undeclared(path: Path, allowed: set[str]) -> list[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_are_declared(path: Path) -> None:
-    allowed = declared(PROJECT["dependencies"])
+    allowed = ALWAYS
     for extra in EXTRAS.get(path.relative_to(SOURCE).parts[0], ()):
         allowed |= declared(PROJECT["optional-dependencies"][extra])
     assert undeclared(path, allowed) == []
@@ -91,9 +96,8 @@ def test_imports_are_declared(path: Path) -> None:
 @pytest.mark.parametrize("path", WITHOUT_EXTRAS, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_without_extras_modules_can_be_imported(path: Path) -> None:
     """Packages of an extra are imported where they are used, not at the top of a module."""
-    always = declared(PROJECT["dependencies"])
     needed = {name for node, name in third_party_imports(path) if node.col_offset == 0}
-    assert [name for name in sorted(needed) if not distributions().get(name, set()) & always] == []
+    assert [name for name in sorted(needed) if not distributions().get(name, set()) & ALWAYS] == []
 
 
 @pytest.mark.parametrize("folder", ["tests", "benchmarks", "examples"])

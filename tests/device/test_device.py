@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import ofms
+from ofms.compute.torch_client import TorchClient
 from ofms.coordinator.coordinator import Coordinator
 from ofms.core.schedule import Schedule
 from ofms.device import learning
@@ -175,7 +176,9 @@ def test_outputs_of_removed_models_are_kept_for_late_labels(device: Device, coor
     others = device._state.memory.state.policy.chosen.tolist()
     device.receive(grant_of(coordinator, others))
     assert device.holding == others
-    networks = held_models.membership.networks.networks
+    compute = held_models.membership.compute
+    assert isinstance(compute, TorchClient)
+    networks = compute.networks
     real = [model for model in range(6) if not any(each.is_meta for each in networks[model].parameters())]
     assert real == others, "models that are not held take no memory"
     kept = {model: float(output[0]) for model, output in device._state.memory.waiting[answer.id].outputs.items()}
@@ -408,7 +411,7 @@ def test_malformed_messages_change_nothing(device: Device, coordinator: Coordina
         (encode(Envelope("grant", values)), "missing or malformed"),
         (encode(Envelope("grant", values, everything)), "exceeds the budget"),
         (sending(model_array(shapeless)), "missing or has another shape"),
-        (sending(model_array(halves)), "is torch.float16, not torch.float32"),
+        (sending(model_array(halves)), "is float16, not float32"),
         (sending(model_array(more)), "it has no tensor 'more'"),
         (sending(np.arange(99, dtype=np.uint8)), "not a complete safetensors file"),
         (sending(model_array(own)[:-4]), "not a complete safetensors file"),

@@ -28,7 +28,8 @@ from ofms.core.typing import AnyArray
 from ofms.data.stream import Stream
 from ofms.device.device import Device
 from ofms.device.mailbox import Mailbox
-from ofms.flower.demo import Player, device_folder, start_node
+from ofms.flower.demo import device_folder, start_node
+from ofms.flower.demo_device import Player
 from ofms.flower.processes import Process, free_port
 from ofms.flower.supervisor import Supervisor
 from ofms.models.dictionary import Dictionary

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import ofms
-from ofms.compute.tasks import sample_losses, without_overflow
+from ofms.compute.losses import without_overflow
+from ofms.compute.tasks import sample_losses
 from ofms.core.pooling import LARGEST, within_range
 from ofms.core.selection import draw_model, probabilities
 from ofms.policies import MODULES

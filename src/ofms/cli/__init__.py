@@ -14,6 +14,7 @@ from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
 from ofms.cli.output import Output
 from ofms.core.failures import user_line
 from ofms.core.version import __version__
+from ofms.exports import NO_TORCH
 from ofms.runs.interrupt import Interrupted, Interruptible, end_on_signals
 
 __all__ = ["cli", "main"]
@@ -77,6 +78,8 @@ def _main(arguments: list[str]) -> int:
     except KeyboardInterrupt as error:
         return _interrupted(error)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            return _failed(NO_TORCH, 2)
         if not isinstance(error, OSError) or user_line(error) is not None:
             return report_failure(error, traceback=shown)
         place = [str(error.filename)] if error.filename is not None else []

@@ -6,10 +6,10 @@ import threading
 
 import numpy as np
 
-from ofms.compute.tasks import scores, softmax, without_overflow
+from ofms.compute.losses import scores, softmax, without_overflow
 from ofms.core.pooling import Pool, Pooling, pool_gradient, pool_loss, poolable, within_range
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
-from ofms.models.dictionary import Task
+from ofms.models.index import Task
 
 _LEAST_PROBABILITY = 1e-300
 

@@ -7,7 +7,7 @@ messages, not on their order.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from ofms.compute.moving import move_models
 from ofms.coordinator.aggregation import Closed, sum_updates
 from ofms.coordinator.changing_fleet import ChangingFleet
+from ofms.coordinator.graphs import Graphs
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
 from ofms.coordinator.validation import Answer, most_loss, read_answer, read_request
 from ofms.core.draws import Draws
@@ -40,8 +41,17 @@ class OpenExchange:
 class Coordinator(ChangingFleet):
     """Runs the exchanges of a fleet; parameters are those of the fleet."""
 
-    def __init__(self, dictionary: Dictionary, **given: Any) -> None:
+    def __init__(
+        self,
+        dictionary: Dictionary,
+        *,
+        graphs: Callable[[Dictionary], Mapping[int, Graphs]] | None = None,
+        **given: Any,
+    ) -> None:
         super().__init__(dictionary, **given)
+        # ONNX graphs of models, for the welcome.
+        self._find_graphs = graphs
+        self._graphs = {} if graphs is None else graphs(dictionary)
         self.deployment = secrets.token_hex(8)
         self.exchange, self.frozen = 0, False
         self.requests: dict[int, Requests] = {}
@@ -68,7 +78,7 @@ class Coordinator(ChangingFleet):
         if client in self.told:
             # Repeated by the answer; as text, like all that carriers compare.
             head["changed"] = str(self.told[client])
-        return encode_welcome(head, client, self.dictionary, self.fleet, self._described, self.seed)
+        return encode_welcome(head, client, self.dictionary, self.fleet, self._described, self.seed, self._graphs)
 
     def apply(self, event: Event, models: Sequence[Model] = ()) -> None:
         """Change the fleet, between two exchanges.
@@ -78,6 +88,8 @@ class Coordinator(ChangingFleet):
         if self.opened is not None:
             raise InvalidInput("exchange", self.exchange, "it is open; change the fleet between exchanges")
         super().apply(event, models)
+        if models and self._find_graphs is not None:
+            self._graphs = self._find_graphs(self.dictionary)
         number = self.setup.changed
         self.requests = {client: each for client, each in self.requests.items() if self.told.get(client, 0) != number}
         for client in event.leave:

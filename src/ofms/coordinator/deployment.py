@@ -6,6 +6,7 @@ import ipaddress
 import json
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import tomli_w
 from ofms.coordinator.changes import read_models
 from ofms.coordinator.checkpoint import Beginning
 from ofms.coordinator.coordinator import Coordinator
-from ofms.coordinator.files import ADDED, DEVICES, SERVER, read_toml, split_address
+from ofms.coordinator.files import ADDED, DEVICES, GRAPHS, SERVER, read_toml, split_address
+from ofms.coordinator.graphs import read_graphs
 from ofms.coordinator.roster import read_last_roster
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import Integers
@@ -176,6 +178,7 @@ class Deployment:
             seed=config.seed,
             largest_update=config.largest_update,
             trust=trust,
+            graphs=partial(read_graphs, self.folder / GRAPHS),
         )
 
     def budgets(self, largest: int) -> Integers:

@@ -15,8 +15,7 @@ from ofms.storage.schema import convert
 SERVER, DEVICES = "server.toml", "devices.toml"
 AUTHORITY_KEY, CERTIFICATE, CERTIFICATE_KEY = "ca.key", "server.pem", "server.key"
 STATE, STATUS, EVENTS, COMMANDS = "state", "status.json", "events.log", "commands"
-APP, FLOWER, DEVICE_FOLDERS = "app", "flower", "devices"
-ADDED = "added"
+APP, FLOWER, DEVICE_FOLDERS, GRAPHS, ADDED = "app", "flower", "devices", "graphs", "added"
 # In a device's folder.
 AUTHORITY, DEVICE_KEY, DEVICE_FILE = "ca.pem", "device.key", "device.toml"
 

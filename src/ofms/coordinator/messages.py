@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ofms.coordinator.graphs import Graphs
 from ofms.core.messages import Grants
 from ofms.models.dictionary import Dictionary
 from ofms.policies.fleet import Fleet
@@ -21,9 +22,13 @@ def encode_welcome(
     fleet: Fleet,
     policy: Mapping[str, Any],
     seed: int,
+    graphs: Mapping[int, Graphs],
 ) -> bytes:
-    """Encode a device's welcome: its policy with resolved rates, and how to build its networks."""
-    models = [
+    """Encode a device's welcome: its policy with resolved rates, and how to build its networks.
+
+    `graphs` by model are for devices without PyTorch; models of the same architecture share them.
+    """
+    models: list[dict[str, Any]] = [
         {
             "name": model.name,
             "architecture": model.architecture,
@@ -34,6 +39,13 @@ def encode_welcome(
         }
         for model in dictionary.models
     ]
+    for model, each in graphs.items():
+        models[model]["graphs"] = each.key
+    arrays = {
+        f"graphs.{each.key}.{kind}": np.frombuffer(content, dtype=np.uint8)
+        for each in graphs.values()
+        for kind, content in each.contents.items()
+    }
     values = {
         **head,
         "client": client,
@@ -47,7 +59,7 @@ def encode_welcome(
         "budget": int(fleet.budgets[client]),
         "models": models,
     }
-    return encode(Envelope("welcome", values))
+    return encode(Envelope("welcome", values, arrays))
 
 
 def encode_grant(head: Mapping[str, Any], own: Grants, opening: str, encoded_model: Callable[[int], bytes]) -> bytes:

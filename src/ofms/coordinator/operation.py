@@ -10,8 +10,10 @@ import msgspec
 from ofms.coordinator.changes import Requested, keep_model, read_models
 from ofms.coordinator.commands import Command, give_command
 from ofms.coordinator.deployment import Deployment
+from ofms.coordinator.files import GRAPHS
+from ofms.coordinator.graphs import export_missing, write_graphs
 from ofms.coordinator.persistence import PersistentCoordinator
-from ofms.models.dictionary import Model
+from ofms.models.dictionary import Dictionary, Model
 
 
 def request_change(
@@ -24,6 +26,10 @@ def request_change(
     added: list[Model] = [] if models is None else read_models(models, trust, task, names)
     requested = msgspec.structs.replace(requested, add=[model.name for model in added])
     copied.apply(requested.event(copied, deployment.roster), added)
+    graphs = deployment.folder / GRAPHS
+    if added and graphs.is_dir():
+        # Some devices have no PyTorch.
+        write_graphs(graphs, export_missing(graphs, Dictionary(task, tuple(added)), lambda line: None))
     for model in added:
         keep_model(deployment.folder, task, model)
     give_command(folder, Command("change", change=msgspec.to_builtins(requested)))

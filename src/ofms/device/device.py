@@ -20,6 +20,7 @@ from typing import Self, get_args
 
 import numpy as np
 
+from ofms.compute.client import Backend, choose_backend
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.data.arrays import real_array
@@ -67,6 +68,9 @@ class Device:
         What reports say about predictions, besides what the policy needs: `nothing`; the number of labels and their
         summed `score` (right classes, or squared errors); or also the `use` of each model, its weight in predictions.
         By default the score, and the use if the policy's updates reveal it anyway.
+    backend
+        What computes: `torch`, `onnx` (ONNX Runtime, which runs the graphs that the server exported), or `auto`:
+        PyTorch where it is installed.
     """
 
     def __init__(
@@ -80,11 +84,13 @@ class Device:
         connect: str | Path | None = None,
         trust: Sequence[str] = (),
         reveals: Reveals | None = None,
+        backend: Backend = "auto",
     ) -> None:
         if budget < 1:
             raise InvalidInput("budget", budget, "give the bytes that models may take")
         if reveals is not None and reveals not in get_args(Reveals):
             raise InvalidInput("reveals", reveals, f"use one of {', '.join(get_args(Reveals))}")
+        choose_backend(backend)
         connection = None if connect is None else make_connection(Path(connect), budget)
         self.store, self.budget = Path(store), budget
         self.most_waiting, self.longest_wait = most_waiting, longest_wait
@@ -93,10 +99,12 @@ class Device:
         self._changed = threading.Condition(self._guard)
         self._mailbox = Mailbox(self.store)
         trusted = trust_of(trust)
-        self._recorder = Recorder(self.store, budget=budget, trust=trusted, most=most_waiting, longest=longest_wait)
+        self._recorder = Recorder(
+            self.store, budget=budget, trust=trusted, most=most_waiting, longest=longest_wait, backend=backend
+        )
         self._state = self._recorder.state
         self._state.reveals = reveals
-        self._messenger = Messenger(self._recorder, self._guard, budget=budget, trust=trusted)
+        self._messenger = Messenger(self._recorder, self._guard, budget=budget, trust=trusted, backend=backend)
         self._carrier = connection or (MailThread(self, self._mailbox) if mail else None)
         if connection is not None:
             connection.start(self)
@@ -229,6 +237,7 @@ class Device:
     def receive(self, content: bytes) -> None:
         """Process a message of the server: the welcome, then a grant for each exchange."""
         self._messenger.receive(content)
+        self._messenger.settle()
         self.notify()
 
     def collect(self, *, now: bool = False) -> bytes | None:

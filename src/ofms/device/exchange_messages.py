@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ofms.compute.local import Tensors
+from ofms.compute.client import Arrays
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants
@@ -22,8 +22,8 @@ from ofms.storage.envelope import Envelope, decode, encode, message_arrays
 class SentModel:
     """A model sent with a grant: its bytes, as written to the store, and its tensors."""
 
-    content: bytes
-    tensors: Tensors
+    content: AnyArray
+    tensors: Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +67,9 @@ def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budg
     needed = held_models.bytes_of(versions)
     if needed > budget:
         raise InvalidInput("message", f"{needed} bytes", f"the grant exceeds the budget of {budget} bytes")
-    contents = {int(model): array.tobytes() for model, array in envelope.part("model").items()}
-    sent = {model: SentModel(content, held_models.read(model, content)) for model, content in contents.items()}
+    contents = {int(model): array for model, array in envelope.part("model").items()}
+    # One by one: a copy of all of them would take as much memory as the models.
+    sent = {model: SentModel(each, held_models.read(model, each.tobytes())) for model, each in contents.items()}
     for model, version in versions.items():
         if model not in sent and memory.versions.get(model) != version:
             raise InvalidInput("message", f"model {model}", "it is granted but neither sent nor held")
@@ -82,7 +83,7 @@ def write_request(
     exchange: int,
     *,
     report: Mapping[str, AnyArray] | None = None,
-    deltas: Mapping[int, Tensors] | None = None,
+    deltas: Mapping[int, Arrays] | None = None,
     weights: Mapping[int, float] | None = None,
     statistics: Mapping[str, Any] | None = None,
     anew: bool = False,
@@ -98,7 +99,7 @@ def write_request(
         requests = replace(requests, holding=np.full_like(requests.holding, -1))
     arrays = message_arrays(requests, "request") | dict(report or {})
     for model, delta in deltas.items():
-        arrays |= {f"delta.{model}.{name}": tensor.numpy() for name, tensor in delta.items()}
+        arrays |= {f"delta.{model}.{name}": array for name, array in delta.items()}
     values: dict[str, Any] = {
         "deployment": membership.deployment,
         "revision": membership.catalogue.revision,

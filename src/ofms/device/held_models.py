@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import torch
 
-from ofms.compute.checks import is_finite
-from ofms.compute.local import Tensors
+from ofms.compute.client import Arrays
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Plan
 from ofms.core.pooling import within_range
 from ofms.core.typing import AnyArray
 from ofms.device.membership import Membership
 from ofms.policies.local_updates import Adapted, tunes_pool, tuning_window_of
-from ofms.storage.tensors import decode_tensors
+from ofms.storage.arrays import decode_arrays
 
 Sample = tuple[AnyArray, float | int]
 _log = logging.getLogger("ofms.device")
 
 
 class HeldModels:
-    """Tensors by model, loaded into the networks of a membership."""
+    """Arrays by model, loaded into the networks of a membership."""
 
-    def __init__(self, membership: Membership, tensors: Mapping[int, Tensors] | None = None) -> None:
+    def __init__(self, membership: Membership, tensors: Mapping[int, Arrays] | None = None) -> None:
         self.membership = membership
-        self.tensors: dict[int, Tensors] = {}
+        self.tensors: dict[int, Arrays] = {}
         for model, each in (tensors or {}).items():
             self.put(model, each)
 
@@ -41,51 +38,44 @@ class HeldModels:
         copies = local.copies if local is not None else 1
         return copies * sum(int(self.membership.catalogue.storage[model]) for model in list(models))
 
-    def read(self, model: int, content: bytes) -> Tensors:
+    def read(self, model: int, content: bytes) -> Arrays:
         """Decode the tensors of a model; reject them unless names, shapes and types match its network."""
         if not 0 <= model < len(self.membership.catalogue):
             raise InvalidInput("message", f"model {model}", "no such model in the dictionary")
-        expected = self.membership.trainees.networks[model].state_dict()
-        tensors = decode_tensors(content)
-        for name, tensor in expected.items():
+        expected, tensors = self.membership.compute.layout(model), decode_arrays(content)
+        for name, (shape, _) in expected.items():
             optional = name.endswith("num_batches_tracked")
-            if not optional and (name not in tensors or tensors[name].shape != tensor.shape):
+            if not optional and (name not in tensors or tensors[name].shape != shape):
                 raise InvalidInput("message", f"model {model}", f"{name} is missing or has another shape")
         for name, tensor in tensors.items():
             if name not in expected:
                 raise InvalidInput("message", f"model {model}", f"it has no tensor {name[:40]!r}")
-            if tensor.dtype != expected[name].dtype:
-                raise InvalidInput("message", f"model {model}", f"{name} is {tensor.dtype}, not {expected[name].dtype}")
+            if tensor.dtype != expected[name][1]:
+                raise InvalidInput("message", f"model {model}", f"{name} is {tensor.dtype}, not {expected[name][1]}")
         return tensors
 
-    def put(self, model: int, tensors: Tensors) -> None:
+    def put(self, model: int, tensors: Arrays) -> None:
         """Hold a model; its network uses the tensors in place, so that a prediction costs no copy."""
         self.tensors[model] = tensors
-        network = self.membership.networks.networks[model]
-        network.load_state_dict(tensors, strict=False, assign=True)
-        network.requires_grad_(False)
+        self.membership.compute.hold(model, tensors)
 
-    def change(self, model: int, tensors: Tensors) -> None:
+    def change(self, model: int, tensors: Arrays) -> None:
         """Replace some tensors of a held model."""
         self.put(model, self.tensors[model] | tensors)
 
     def remove(self, model: int) -> None:
         """Release a model and its memory."""
         del self.tensors[model]
-        self.membership.networks.networks[model].to("meta")
+        self.membership.compute.release(model)
 
     def outputs(self, model: int, x: AnyArray, past: Sequence[Sample] = ()) -> AnyArray:
         """[n, C] outputs of a model, adapted to past samples if the policy adapts."""
-        local = self.membership.policy.local
-        network: Callable[[torch.Tensor], torch.Tensor] = self.membership.networks.networks[model]
+        local, compute = self.membership.policy.local, self.membership.compute
+        own: Arrays | None = None
         if isinstance(local, Adapted) and past:
-            own = self.membership.networks.adapted(
-                model, self.tensors[model], *self._batch(past), local.adaptation_rate
-            )
-            network = partial(self.membership.networks.outputs, model, own)
+            own = compute.adapted(model, self.tensors[model], *self._batch(past), local.adaptation_rate)
         try:
-            with torch.inference_mode():
-                outputs: AnyArray = within_range(network(torch.from_numpy(x)).numpy())
+            outputs = within_range(compute.outputs(model, x, own))
         except (RuntimeError, ValueError, IndexError) as error:
             reason = str(error).splitlines()[0]
             raise InvalidInput("input", list(x.shape[1:]), f"the models do not accept it ({reason})") from None
@@ -94,8 +84,8 @@ class HeldModels:
         return outputs
 
     def updates(
-        self, exchange: int, plan: Plan, tensors: Mapping[int, Tensors], samples: Sequence[Sample]
-    ) -> tuple[dict[int, Tensors], list[int]]:
+        self, exchange: int, plan: Plan, tensors: Mapping[int, Arrays], samples: Sequence[Sample]
+    ) -> tuple[dict[int, Arrays], list[int]]:
         """Updates of models by fine-tuning, before weighting, and the models whose update is not finite.
 
         `tensors` include what their gradients need.
@@ -106,18 +96,18 @@ class HeldModels:
             return {}, []
         count = min(window.weights.size, len(samples))
         x, y = self._batch(samples[-count:])
-        trainees, weights = self.membership.trainees, window.weights[-count:]
+        compute, weights = self.membership.compute, window.weights[-count:]
         own = self.membership.policy.own_model
         models = [model for model in tensors if plan.update_weight[0, model] > 0 or model == own]
         residuals = None
         if models and tunes_pool(local, self.membership.task):
-            residuals = trainees.residuals(tensors, x, y, plan.prediction_weights[0])
+            residuals = compute.residuals(tensors, x, y, plan.prediction_weights[0])
         updates, left_out = {}, []
         for model in models:
-            update = trainees.update(model, tensors[model], x, y, weights, 1.0, local, residuals)
+            update = compute.update(model, tensors[model], x, y, weights, 1.0, local, residuals)
             # One's own copy must be finite after the step, a sent update before it is weighted.
             changed = {name: tensors[model][name] + part for name, part in update.items()} if model == own else update
-            if is_finite(changed.values()):
+            if all(np.isfinite(array).all() for array in changed.values()):
                 updates[model] = update
             else:
                 left_out.append(model)
@@ -125,6 +115,5 @@ class HeldModels:
                 _log.warning("the update of %s in exchange %d is not finite; it is left out", name, exchange)
         return updates, left_out
 
-    def _batch(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
-        kind = torch.int64 if self.membership.task == "classification" else torch.float32
-        return torch.from_numpy(np.stack([x for x, _ in samples])), torch.tensor([y for _, y in samples], dtype=kind)
+    def _batch(self, samples: Sequence[Sample]) -> tuple[AnyArray, AnyArray]:
+        return np.stack([x for x, _ in samples]), self.membership.targets([y for _, y in samples])

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from ofms.compute.tasks import sample_losses, softmax, without_overflow
+from ofms.compute.losses import softmax, without_overflow
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Plan
 from ofms.core.pooling import LARGEST, Pooling, poolable
@@ -85,10 +84,10 @@ def losses_of(membership: Membership, outputs: Mapping[int, AnyArray], y: float 
     if membership.task == "regression" and membership.policy.loss_bound == "raw" and y * y > MOST_LOSS:
         raise InvalidInput("label", y, "its squared error is not finite; the label is ignored")
     losses = np.full((1, 1, len(membership.catalogue)), np.nan)
-    target = torch.tensor([y], dtype=torch.int64 if membership.task == "classification" else torch.float32)
+    target = membership.targets([y])
     for model, output in outputs.items():
-        loss = sample_losses(torch.from_numpy(output)[None], target, membership.task).numpy()
-        losses[0, 0, model] = without_overflow(loss, output[None], target.numpy(), membership.task)[0]
+        loss = membership.compute.losses(output[None], target)
+        losses[0, 0, model] = without_overflow(loss, output[None], target, membership.task)[0]
     return selection_loss(losses, membership.policy.loss_bound)[:, 0]
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ofms.compute.local import LocalNetworks
+from ofms.compute.client import Architecture, Backend, ClientCompute, Description, make_client_compute
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
+from ofms.core.typing import AnyArray
 from ofms.device.client_policy import read_policy
-from ofms.models.zoo import build_module
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.changes import ALL_MODELS, Slots
 from ofms.policies.protocol import ClientPolicy
@@ -23,14 +23,10 @@ from ofms.storage.envelope import Envelope
 
 @dataclass(frozen=True, eq=False)
 class Membership:
-    """A device's client number in a fleet, and the networks with which it predicts and fine-tunes.
+    """A device's client number in a fleet, and `compute`, which predicts and fine-tunes.
 
     Attributes
     ----------
-    networks
-        For predictions; they contain the tensors of held models.
-    trainees
-        The same networks without tensors, so that fine-tuning and predicting do not interfere.
     slots
         The models in use; the catalogue has all slots.
     changed, anew
@@ -45,8 +41,7 @@ class Membership:
     policy: ClientPolicy
     catalogue: Catalogue
     schedule: Schedule
-    networks: LocalNetworks
-    trainees: LocalNetworks
+    compute: ClientCompute
     slots: Slots = ALL_MODELS
     changed: int = 0
     anew: int = 0
@@ -71,8 +66,12 @@ class Membership:
         first, stop = self.schedule.span(exchange)
         return stop - first if stop > first else self.schedule.interval
 
+    def targets(self, labels: Sequence[float | int]) -> AnyArray:
+        """Labels as an array of the task's type."""
+        return np.array(labels, dtype=np.int64 if self.task == "classification" else np.float32)
 
-def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> Membership:
+
+def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST, backend: Backend = "auto") -> Membership:
     """Read a welcome.
 
     Parameters
@@ -81,6 +80,8 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
         The device's memory for models; a fleet that assumes more is rejected.
     trust
         Packages from which the welcome may name architectures and policies besides the built-in ones.
+    backend
+        What computes.
     """
     values = welcome.values
     promised = int(values["budget"])
@@ -92,9 +93,17 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
     names = tuple(str(model["name"]) for model in models)
     storage, upload = (np.array([model[key] for model in models], dtype=np.int64) for key in ("storage", "upload"))
     catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), str(values["revision"]))
-    # On the meta device: models that are not held take no memory.
-    modules = [build_module(str(model["architecture"]), model["options"], trust).eval().to("meta") for model in models]
-    trainable = [tuple(model["trainable"]) for model in models]
+    architectures = [
+        Architecture(
+            str(model["name"]),
+            str(model["architecture"]),
+            model["options"],
+            tuple(str(name) for name in model["trainable"]),
+            model.get("graphs"),
+        )
+        for model in models
+    ]
+    description = Description(values["task"], architectures, welcome.part("graphs"))
     return Membership(
         deployment=str(values["deployment"]),
         client=int(values["client"]),
@@ -106,12 +115,11 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
         # Earlier servers do not send these; their fleets do not change.
         schedule=Schedule(
             None if rounds is None else int(rounds),
-            *(int(values[key]) for key in ("interval",)),
+            int(values["interval"]),
             *(int(values.get(key, 0)) for key in ("since", "start")),
         ),
         slots=Slots.of(len(names), np.array(values.get("places", range(len(names))), dtype=np.int64)),
         changed=int(values.get("changed", 0)),
         anew=int(values.get("anew", 0)),
-        networks=LocalNetworks(modules, trainable, values["task"]),
-        trainees=LocalNetworks([copy.deepcopy(module) for module in modules], trainable, values["task"]),
+        compute=make_client_compute(description, backend, trust),
     )

@@ -7,6 +7,7 @@ import threading
 
 import msgspec
 
+from ofms.compute.client import Backend
 from ofms.core.errors import InvalidInput
 from ofms.device.exchange_messages import read_grant, require_own_fleet, withdraw_report
 from ofms.device.held_models import HeldModels
@@ -22,10 +23,12 @@ _log = logging.getLogger("ofms.device")
 class Messenger:
     """Handles one message at a time; `guard` is held only while the state changes, so that predictions continue."""
 
-    def __init__(self, recorder: Recorder, guard: threading.RLock, *, budget: int, trust: Trust) -> None:
+    def __init__(
+        self, recorder: Recorder, guard: threading.RLock, *, budget: int, trust: Trust, backend: Backend = "auto"
+    ) -> None:
         self.lock = threading.RLock()
         self._recorder, self._guard = recorder, guard
-        self._state, self._budget, self._trust = recorder.state, budget, trust
+        self._state, self._budget, self._trust, self._backend = recorder.state, budget, trust, backend
 
     def receive(self, content: bytes) -> None:
         """Process a welcome or a grant."""
@@ -52,11 +55,18 @@ class Messenger:
             state = self._state
             if state.held_models is not None and state.memory.open and (now or state.is_exchange_complete):
                 self._report(state.held_models)
+                self.settle()
             memory = state.memory
             return None if memory.outgoing is None else (memory.requested_exchange, memory.outgoing)
 
+    def settle(self) -> None:
+        """Release memory: between two messages, a device needs less than while it handles one."""
+        held_models = self._state.held_models
+        if held_models is not None:
+            held_models.membership.compute.settle()
+
     def _receive_welcome(self, envelope: Envelope, content: bytes) -> None:
-        membership = read_membership(envelope, self._budget, self._trust)
+        membership = read_membership(envelope, self._budget, self._trust, self._backend)
         exchange, state = int(envelope.values["exchange"]), self._state
         with self._guard:
             if state.held_models is None or state.held_models.membership.member != membership.member:
@@ -87,7 +97,7 @@ class Messenger:
         granted = read_grant(envelope, held_models, memory, self._budget)
         # Files first, while predictions continue; then the whole state under the lock.
         for model, sent in granted.sent.items():
-            self._recorder.store.keep_model(model, granted.versions[model], sent.content)
+            self._recorder.store.keep_model(model, granted.versions[model], sent.content.data)
         with self._guard:
             self._state.apply(granted, held_models)
             self._recorder.snapshot()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 
+from ofms.compute.client import Backend
 from ofms.core.errors import InvalidInput
 from ofms.device.held_models import HeldModels
 from ofms.device.journal_records import JournalRecord, Predicted
@@ -24,13 +24,15 @@ _MOST_JOURNAL_BYTES = 64 * 2**20
 class Recorder:
     """Journals each event before it takes effect, and writes a snapshot after each message."""
 
-    def __init__(self, folder: Path, *, budget: int, trust: Trust, most: int, longest: float) -> None:
+    def __init__(
+        self, folder: Path, *, budget: int, trust: Trust, most: int, longest: float, backend: Backend = "auto"
+    ) -> None:
         self.store = Store(folder)
         # Whether the last snapshot failed, so that the journal does not belong to the state in memory.
         self._unwritten = False
         self._journal_size = 0
         try:
-            self.state = _restore(self.store, budget, trust)
+            self.state = _restore(self.store, budget, trust, backend)
             for record in self.store.records():
                 _replay(self.state, record, most, longest)
         except BaseException:
@@ -60,7 +62,7 @@ class Recorder:
             self.snapshot()
 
 
-def _restore(store: Store, budget: int, trust: Trust) -> DeviceState:
+def _restore(store: Store, budget: int, trust: Trust, backend: Backend) -> DeviceState:
     """The state of the last snapshot."""
     try:
         snapshot = store.snapshot()
@@ -68,17 +70,16 @@ def _restore(store: Store, budget: int, trust: Trust) -> DeviceState:
             return DeviceState()
         if "welcome" not in snapshot.arrays:
             return DeviceState(Memory.read(snapshot, None))
-        membership = read_membership(decode(snapshot.arrays["welcome"].tobytes()), budget, trust)
+        membership = read_membership(decode(snapshot.arrays["welcome"].tobytes()), budget, trust, backend)
         memory = Memory.read(snapshot, membership.join())
         held_models = HeldModels(membership)
         for model, version in memory.versions.items():
             held_models.put(model, held_models.read(model, store.model(model, version)))
         if memory.own and membership.policy.own_model is not None:
-            own = {name: torch.from_numpy(array) for name, array in memory.own.items()}
-            held_models.change(membership.policy.own_model, own)
+            held_models.change(membership.policy.own_model, memory.own)
         return DeviceState(memory, held_models)
     except (InvalidInput, KeyError, ValueError, OSError, SafetensorError) as error:
-        if isinstance(error, InvalidInput) and error.field in ("budget", "architecture", "policy"):
+        if isinstance(error, InvalidInput) and error.field in ("budget", "architecture", "policy", "backend"):
             raise
         raise InvalidInput("store", store.folder, f"it cannot be read ({error}); remove it to join again") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ofms.compute.local import Tensors
+from ofms.compute.client import Arrays
 from ofms.core.messages import Plan
 from ofms.core.typing import Flags
 from ofms.device.held_models import Sample
@@ -16,7 +16,7 @@ class TuningTask:
 
     exchange: int
     plan: Plan
-    tensors: dict[int, Tensors]
+    tensors: dict[int, Arrays]
     samples: list[Sample]
 
 

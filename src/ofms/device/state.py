@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ofms.compute.local import Tensors
+from ofms.compute.client import Arrays
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Plan
 from ofms.core.typing import AnyArray, Floats
@@ -196,7 +196,7 @@ class DeviceState:
         self,
         held_models: HeldModels,
         task: TuningTask,
-        deltas: dict[int, Tensors],
+        deltas: dict[int, Arrays],
         left_out: list[int],
         compared: Floats | None,
     ) -> None:
@@ -223,12 +223,12 @@ class DeviceState:
         )
         memory.scored, memory.score = 0, 0.0
 
-    def _change_own_copy(self, held_models: HeldModels, model: int, before: Tensors, delta: Tensors) -> None:
+    def _change_own_copy(self, held_models: HeldModels, model: int, before: Arrays, delta: Arrays) -> None:
         """Apply the fine-tuning of the device's own copy; nothing of it is sent."""
         keep_outputs(held_models, self.memory, [model])
         after = {name: before[name] + part for name, part in delta.items()}
         held_models.change(model, after)
-        self.memory.own = {name: tensor.numpy() for name, tensor in after.items()}
+        self.memory.own = after
 
     def _statistics(self, membership: Membership, plan: Plan) -> dict[str, Any] | None:
         """What the report reveals about predictions, besides what the policy needs."""

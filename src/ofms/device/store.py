@@ -86,7 +86,7 @@ class Store:
             self._waiting.set()
         return journal.size
 
-    def keep_model(self, model: int, version: int, content: bytes) -> None:
+    def keep_model(self, model: int, version: int, content: bytes | memoryview) -> None:
         """Write the file of a model as received."""
         write_whole(self._model_path(model, version), content, mode=self._mode)
 

@@ -15,8 +15,12 @@ from ofms.runs.units import human_bytes
 _BUDGETS_SHOWN = (2, 3, 5, 10)
 
 
-def describe_dictionary(dictionary: Dictionary) -> dict[str, Any]:
-    """Models, costs, the smallest budget, and the number of clusters for several budgets."""
+def describe_dictionary(dictionary: Dictionary, *, edge: bool = False) -> dict[str, Any]:
+    """Models, costs, the smallest budget, and the number of clusters for several budgets.
+
+    With `edge`, networks are exported to find those that need a device with PyTorch.
+    """
+    needing_torch = _needing_torch(dictionary) if edge else None
     catalogue = dictionary.catalogue()
     largest = int(catalogue.storage.max())
     least = smallest_budget(catalogue.storage)
@@ -51,7 +55,7 @@ def describe_dictionary(dictionary: Dictionary) -> dict[str, Any]:
         "smallest_budget": least,
         "budgets": budgets,
         "not_deployable": _why_not_deployable(dictionary),
-    }
+    } | ({} if needing_torch is None else {"needing_torch": needing_torch})
 
 
 def _why_not_deployable(dictionary: Dictionary) -> str | None:
@@ -61,6 +65,29 @@ def _why_not_deployable(dictionary: Dictionary) -> str | None:
     except InvalidInput as error:
         return str(error)
     return None
+
+
+def _needing_torch(dictionary: Dictionary) -> list[dict[str, str]]:
+    """The models whose networks have no ONNX graphs, and why; each architecture is tried once."""
+    from ofms.compute.onnx_export import NotExported, export_graphs, require_exporter
+    from ofms.compute.onnx_graphs import graphs_key
+
+    require_exporter()
+    reasons: dict[str, str | None] = {}
+    for model in dictionary.models:
+        key = graphs_key(model, dictionary.task)
+        if key not in reasons:
+            try:
+                export_graphs(model, dictionary.task)
+                reasons[key] = None
+            except NotExported as error:
+                reasons[key] = str(error)
+    found = [(model, reasons[graphs_key(model, dictionary.task)]) for model in dictionary.models]
+    return [
+        {"name": model.name, "architecture": model.architecture, "reason": reason}
+        for model, reason in found
+        if reason is not None
+    ]
 
 
 def dictionary_tables(facts: dict[str, Any]) -> str:
@@ -96,8 +123,16 @@ def dictionary_tables(facts: dict[str, Any]) -> str:
     return (
         f"{len(facts['models'])} models for {facts['task']}, revision {facts['revision']}\n\n{models}\n\n"
         f"smallest budget: {least:,} bytes ({least / largest:.3f} of the largest model)\n\n{budgets}\n\n"
-        f"deployable: {'yes' if reason is None else f'no: {reason}'}"
+        f"deployable: {'yes' if reason is None else f'no: {reason}'}{_edge_lines(facts.get('needing_torch'))}"
     )
+
+
+def _edge_lines(needing_torch: list[dict[str, str]] | None) -> str:
+    """Which models need a device with PyTorch; nothing if it was not asked."""
+    if needing_torch is None:
+        return ""
+    lines = [f"\n  {each['name']} ({each['architecture']}): {each['reason']}" for each in needing_torch]
+    return "\non devices without PyTorch: " + ("".join(["no", *lines]) if lines else "yes")
 
 
 def format_range(bounds: list[int]) -> str:

@@ -82,7 +82,7 @@ def adding_to(folder: Path, *, last: str, private: bool = False) -> Iterator[Pat
     (folder / ".new").rmdir()
 
 
-def write_whole(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+def write_whole(path: Path, content: bytes | memoryview, *, mode: int = 0o666) -> None:
     """Replace a file atomically: a reader sees the old content or the new one."""
     with replacing(path, mode=mode) as descriptor:
         write_all(descriptor, content)

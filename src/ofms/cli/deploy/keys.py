@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ofms.cli.deploy.common import folder_argument
 from ofms.cli.options import assignments, named_budgets, trust_option
 from ofms.policies import DEFAULT
+
+if TYPE_CHECKING:
+    from ofms.coordinator.deployment import ServerConfig
+    from ofms.models.dictionary import Dictionary
 
 
 @click.command("keys")
@@ -41,6 +45,7 @@ from ofms.policies import DEFAULT
     callback=named_budgets,
     help="A new device and its memory for models: 64MiB, or 5 for five times the largest model.",
 )
+@click.option("--edge", is_flag=True, help="Export the networks as ONNX graphs, for devices without PyTorch.")
 @click.option("--revoke", multiple=True, metavar="NAME", help="Revoke a device's key.")
 @trust_option
 def command(
@@ -54,12 +59,14 @@ def command(
     rounds: int | None,
     doubling: int | None,
     devices: dict[str, str],
+    edge: bool,
     revoke: tuple[str, ...],
     trust: tuple[str, ...],
 ) -> None:
     """Create a deployment (certificate authority, server certificate, device keys); add and revoke devices."""
     from ofms.coordinator.deployment import Deployment, read_config
-    from ofms.coordinator.files import APP, DEVICE_FOLDERS, SERVER, STATE
+    from ofms.coordinator.files import APP, DEVICE_FOLDERS, GRAPHS, SERVER, STATE
+    from ofms.coordinator.graphs import export_missing, write_graphs
     from ofms.coordinator.keys import change_devices, make_deployment
     from ofms.core.errors import InvalidInput
     from ofms.flower.app import write_app
@@ -67,7 +74,12 @@ def command(
     from ofms.storage.locks import is_locked
 
     if address is None:
-        change_devices(folder, devices, revoke, read_config(folder).address)
+        config = read_config(folder)
+        # Exported before anything is written, because it may fail.
+        graphs = export_missing(folder / GRAPHS, _dictionary(folder, config), click.echo) if edge else []
+        change_devices(folder, devices, revoke, config.address)
+        if edge:
+            write_graphs(folder / GRAPHS, graphs)
     elif models is None:
         raise InvalidInput("models", None, "name the server's dictionary: --models DIR")
     elif (folder / SERVER).exists():
@@ -80,6 +92,9 @@ def command(
             make_deployment(partial, address, models, hosts=hosts, trust=trust, **given)
             write_app(partial / APP)
             change_devices(partial, devices, revoke, address)
+            if edge:
+                dictionary = _dictionary(partial, read_config(partial))
+                write_graphs(partial / GRAPHS, export_missing(partial / GRAPHS, dictionary, click.echo))
         click.echo(f"{folder / SERVER}: the server's configuration; check it before you start the server")
     for name in devices:
         click.echo(f"{folder / DEVICE_FOLDERS / name}: copy it to {name} over a trusted channel")
@@ -92,3 +107,12 @@ def command(
             click.echo(f"before the server starts, change {folder / SERVER}: {error}")
         if is_locked(folder / STATE):
             click.echo("the running server admits new devices before its next exchange")
+    elif edge and is_locked(folder / STATE):
+        click.echo("restart the server to send the graphs")
+
+
+def _dictionary(folder: Path, config: ServerConfig) -> Dictionary:
+    """The dictionary of a deployment."""
+    from ofms.models.dictionary import Dictionary
+
+    return Dictionary.read(folder / config.models, trust=config.trusted(folder))
