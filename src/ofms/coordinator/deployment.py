@@ -15,6 +15,7 @@ import tomli_w
 from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.files import SERVER, read_toml, split_address
 from ofms.coordinator.roster import read_last_roster
+from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import Trust
@@ -121,8 +122,10 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def policy_settings(self, trust: Trust) -> Any:
         """All settings of the policy, typed; rejects names and types of values that it does not have."""
         known = setting_names(self.policy, trust)
-        for name in self.settings.keys() - known:
-            raise InvalidInput("settings", name, f"{self.policy} has {', '.join(sorted(known))}")
+        for name in sorted(self.settings.keys() - known):
+            raise InvalidInput(
+                "settings", name, f"policy {self.policy} has no such setting; {suggest(name, sorted(known))}"
+            )
         return convert(self.settings, settings_type(self.policy, trust))
 
     def trusted(self, folder: Path) -> Trust:

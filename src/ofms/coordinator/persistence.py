@@ -27,6 +27,7 @@ from ofms.core.errors import InvalidInput
 from ofms.storage.envelope import Envelope
 from ofms.storage.files import remove_leftovers
 from ofms.storage.locks import FolderLock
+from ofms.storage.parsing import parse_json
 from ofms.storage.private import require_private
 
 _MOST_REFUSALS = 100
@@ -176,9 +177,9 @@ class PersistentCoordinator:
         """Execute the commands given since the last exchange."""
         for path in sorted((self.folder / COMMANDS).glob("*.json")):
             try:
-                self._run_command(msgspec.json.decode(path.read_bytes(), type=Command))
+                self._run_command(parse_json(path.read_bytes(), Command))
                 self.save()
-            except (InvalidInput, msgspec.DecodeError) as error:
+            except (ValueError, OSError) as error:
                 self.log_event(f"command {path.name} not executed: {error}", logging.WARNING)
             path.unlink(missing_ok=True)
 

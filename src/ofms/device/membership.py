@@ -13,7 +13,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
 from ofms.device.client_policy import read_policy
-from ofms.models.zoo import build_module
+from ofms.models.zoo import build_skeleton
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.protocol import ClientPolicy
 from ofms.policies.session import ClientSession, ClientState
@@ -85,7 +85,7 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
     storage, upload = (np.array([model[key] for model in models], dtype=np.int64) for key in ("storage", "upload"))
     catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), str(values["revision"]))
     # On the meta device: models that are not held take no memory.
-    modules = [build_module(str(model["architecture"]), model["options"], trust).eval().to("meta") for model in models]
+    modules = [build_skeleton(str(model["architecture"]), model["options"], trust).eval() for model in models]
     trainable = [tuple(model["trainable"]) for model in models]
     return Membership(
         deployment=str(values["deployment"]),

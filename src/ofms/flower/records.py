@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -33,7 +34,10 @@ def from_record(record: RecordDict) -> tuple[bytes, float]:
         require_protocol(head["protocol"])
         pieces = record.array_records[_CONTENT]
         content = b"".join(pieces[name].data for name in sorted(pieces))
-        return content, float(head["wait"])  # type: ignore[arg-type]
+        wait = float(head["wait"])  # type: ignore[arg-type]
+        if not 0 <= wait < math.inf:
+            raise InvalidInput("message", f"wait {wait}", "it must be a number of seconds")
+        return content, wait
     except InvalidInput:
         raise
     except Exception as error:

@@ -20,6 +20,7 @@ from ofms.storage.archives import read_npz
 from ofms.storage.files import is_vacant, remove_leftovers, require_writable, write_whole
 from ofms.storage.growing import GrowingFile
 from ofms.storage.locks import FolderLock
+from ofms.storage.parsing import parse_json
 
 if TYPE_CHECKING:
     from ofms.runs.result import Result
@@ -152,7 +153,7 @@ def read_run_folder(folder: Path) -> RunParts:
     try:
         if config is None:
             raise ValueError(f"{CONFIG} is not that of a run")
-        figures = msgspec.json.decode((folder / SUMMARY).read_bytes(), type=dict[str, Any])
+        figures = parse_json((folder / SUMMARY).read_bytes(), dict[str, Any])
         number = figures.pop("format", None)
         if number not in (None, FORMAT):
             raise InvalidInput("run", folder, f"its format is {number}; this version reads up to {FORMAT}")
@@ -163,7 +164,7 @@ def read_run_folder(folder: Path) -> RunParts:
         missing += [name for name in ("score", "budget") if name not in clients]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
-    except (OSError, ValueError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput("run", folder, f"it is damaged ({error}); run it again") from None
@@ -198,7 +199,7 @@ def _first_lines(path: Path, rounds: int) -> list[dict[str, Any]]:
         return []
     try:
         lines = _decode_lines((path / METRICS).read_bytes().splitlines()[:rounds])
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidInput("run", path, f"its {METRICS} is damaged ({error}); start a new run") from None
     if len(lines) < rounds:
         raise InvalidInput("run", path, f"its {METRICS} ends before its checkpoint; start a new run")
@@ -206,4 +207,4 @@ def _first_lines(path: Path, rounds: int) -> list[dict[str, Any]]:
 
 
 def _decode_lines(lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
+    return [parse_json(line, dict[str, Any]) for line in lines]
