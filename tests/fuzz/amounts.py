@@ -22,7 +22,7 @@ INPUTS: dict[str, tuple[int, int]] = {
     "parquet": (20, 500),
     "npz": (35, 800),
     "command lines": (60, 1300),
-    "finished runs": (25, 600),
+    "finished runs": (20, 600),
     "interrupted runs": (20, 500),
     "cells": (15, 300),
     "stores": (25, 500),

@@ -35,7 +35,7 @@ def changed_message(draw: st.DrawFn, envelope: Envelope) -> bytes:
     if kind == "values":
         values = draw(mutated(values))
     elif kind == "arrays" and arrays:
-        for name in draw(st.lists(st.sampled_from(sorted(arrays)), min_size=1, max_size=2)):
+        for name in draw(st.lists(st.sampled_from(sorted(arrays)), min_size=1, max_size=2, unique=True)):
             array = arrays.pop(name)
             changed = draw(changed_array(array))
             if changed is not None:

@@ -1,4 +1,4 @@
-"""Files of a deployment: whatever they hold, its commands work or refuse it in one line, and its server starts or not."""
+"""Files of a deployment: whatever they hold, commands work or refuse it in one line, and the server starts or not."""
 
 from __future__ import annotations
 

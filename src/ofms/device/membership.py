@@ -13,6 +13,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
 from ofms.device.client_policy import read_policy
+from ofms.device.welcome import read_welcome
 from ofms.models.zoo import build_skeleton
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.protocol import ClientPolicy
@@ -53,6 +54,19 @@ class Membership:
         """The policy's client half, with its messages."""
         return ClientSession(self.policy, self.schedule)
 
+    def require_same(self, other: Membership) -> None:
+        """Reject another membership of the same client whose models or policy differ: its state would not fit them."""
+        for name, one, two in (
+            ("models", self.catalogue.names, other.catalogue.names),
+            ("revision", self.catalogue.revision, other.catalogue.revision),
+            ("storage", self.catalogue.storage.tolist(), other.catalogue.storage.tolist()),
+            ("task", self.task, other.task),
+            ("policy", self.policy.name, other.policy.name),
+            ("own_model", self.policy.own_model, other.policy.own_model),
+        ):
+            if one != two:
+                raise InvalidInput("message", "welcome", f"its {name} differ from those of this deployment before")
+
     def join(self) -> ClientState:
         """The initial state of the client."""
         budgets = np.array([self.budget], dtype=np.int64)
@@ -74,28 +88,34 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST) -> 
     trust
         Packages from which the welcome may name architectures and policies besides the built-in ones.
     """
-    values = welcome.values
-    promised = int(values["budget"])
-    if promised > budget:
-        remedy = f"its fleet assumes {promised} bytes; give at least that, or change the fleet's entry"
+    values = read_welcome(welcome.values)
+    if values.budget > budget:
+        remedy = f"its fleet assumes {values.budget} bytes; give at least that, or change the fleet's entry"
         raise InvalidInput("budget", f"{budget} bytes", remedy)
-    # Null if the fleet has no horizon. A device of an older version rejects such a welcome.
-    rounds, models = values["rounds"], values["models"]
-    names = tuple(str(model["name"]) for model in models)
-    storage, upload = (np.array([model[key] for model in models], dtype=np.int64) for key in ("storage", "upload"))
-    catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), str(values["revision"]))
+    models = values.models
+    names = tuple(model.name for model in models)
+    storage, upload = (np.array([getattr(each, key) for each in models], np.int64) for key in ("storage", "upload"))
+    catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), values.revision)
+    policy = read_policy(values.policy, trust)
+    if policy.own_model is not None and policy.own_model >= len(names):
+        raise InvalidInput("message", f"own model {policy.own_model}", f"the dictionary has {len(names)} models")
     # On the meta device: models that are not held take no memory.
-    modules = [build_skeleton(str(model["architecture"]), model["options"], trust).eval() for model in models]
-    trainable = [tuple(model["trainable"]) for model in models]
+    modules = [build_skeleton(each.architecture, each.options, trust).eval() for each in models]
+    for model, module in zip(models, modules, strict=True):
+        unknown = set(model.trainable) - {name for name, _ in module.named_parameters()}
+        if unknown or not model.trainable:
+            raise InvalidInput("message", f"model {model.name}", f"it has no parameter {min(unknown, default='')!r}")
+    trainable = [model.trainable for model in models]
     return Membership(
-        deployment=str(values["deployment"]),
-        client=int(values["client"]),
-        seed=int(values["seed"]),
-        task=values["task"],
-        budget=promised,
-        policy=read_policy(values["policy"], trust),
+        deployment=values.deployment,
+        client=values.client,
+        seed=values.seed,
+        task=values.task,
+        budget=values.budget,
+        policy=policy,
         catalogue=catalogue,
-        schedule=Schedule(None if rounds is None else int(rounds), int(values["interval"])),
-        networks=LocalNetworks(modules, trainable, values["task"]),
-        trainees=LocalNetworks([copy.deepcopy(module) for module in modules], trainable, values["task"]),
+        # Without rounds, the fleet has no horizon. A device of an older version rejects such a welcome.
+        schedule=Schedule(values.rounds, values.interval),
+        networks=LocalNetworks(modules, trainable, values.task),
+        trainees=LocalNetworks([copy.deepcopy(module) for module in modules], trainable, values.task),
     )

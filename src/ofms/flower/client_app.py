@@ -37,6 +37,7 @@ def _carry(message: Message, context: Context, ahead: int) -> Message:
     try:
         content, wait = from_record(message.content)
         _, values = decode_head(content)
+        requested = _whole(values.get("exchange")) + ahead
     except InvalidInput as error:
         # The server has another protocol version: the device keeps its models, and both sides log the reason.
         _log.warning("message rejected: %s", error)
@@ -44,7 +45,6 @@ def _carry(message: Message, context: Context, ahead: int) -> Message:
     mailbox = Mailbox(Path(str(context.node_config["store"])))
     until = time.monotonic() + wait
     name = mailbox.deliver(content)
-    requested = int(values["exchange"]) + ahead
     while True:
         answer = mailbox.answer(requested)
         if answer is not None and _answers(answer, values):
@@ -55,6 +55,12 @@ def _carry(message: Message, context: Context, ahead: int) -> Message:
         if time.monotonic() >= until:
             return _reply(message, Envelope("nothing"))
         time.sleep(_POLL_SECONDS)
+
+
+def _whole(exchange: object) -> int:
+    if not isinstance(exchange, int) or not 0 <= exchange < 2**63:
+        raise InvalidInput("message", f"exchange {exchange}", "it names no exchange")
+    return exchange
 
 
 def _answers(answer: bytes, asked: dict[str, Any]) -> bool:
