@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -115,8 +116,8 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             if getattr(self, name) < least:
                 raise InvalidInput(name, getattr(self, name), f"give at least {least}")
         for name in ("deadline", "travel", "largest_update"):
-            if not getattr(self, name) > 0:
-                raise InvalidInput(name, getattr(self, name), "give a number above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise InvalidInput(name, getattr(self, name), "give a finite number above 0")
         split_address(self.address)
 
     def policy_settings(self, trust: Trust) -> Any:

@@ -65,7 +65,10 @@ def _whole(exchange: object) -> int:
 
 def _answers(answer: bytes, asked: dict[str, Any]) -> bool:
     """Whether an answer is to this message: the outbox may still hold one for another deployment or opening."""
-    _, values = decode_head(answer)
+    try:
+        _, values = decode_head(answer)
+    except InvalidInput:
+        return False  # Damaged; the device writes its next one.
     return all(values.get(key) == asked[key] for key in ("deployment", "opening") if key in asked)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.runs.config import FORMAT, RunConfig, load_run
+from ofms.runs.soundness import require_sound_run
 from ofms.storage.archives import read_npz
 from ofms.storage.files import is_vacant, remove_leftovers, require_writable, write_whole
 from ofms.storage.growing import GrowingFile
@@ -29,11 +30,6 @@ CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
 HISTORY, SUMMARY = "history.npz", "summary.json"
 # Format 1 has no format number in its summary, and other names for two arrays.
 _RENAMED = {"vote_share": "prediction_share", "vote": "prediction_weights"}
-_COLUMNS = ("round", "mean", "std", "down", "up", "held", "groups")
-_FIGURES = (
-    *("metric", "mean", "std", "regret", "bound", "best_in_hindsight", "random_model", "bytes_down", "bytes_up"),
-    *("revision", "models", "seconds"),
-)
 
 
 def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
@@ -159,19 +155,16 @@ def read_run_folder(folder: Path) -> RunParts:
             raise InvalidInput("run", folder, f"its format is {number}; this version reads up to {FORMAT}")
         lines = _decode_lines((folder / METRICS).read_bytes().splitlines())
         clients, history = (read_npz(folder / name) for name in (CLIENTS, HISTORY))
-        missing = [name for name in _FIGURES if name not in figures]
-        missing += [name for name in _COLUMNS if not lines or any(name not in line for line in lines)]
-        missing += [name for name in ("score", "budget") if name not in clients]
-        if missing:
-            raise ValueError(f"{missing[0]} is missing")
+        if number is None:
+            clients, history = (
+                {_RENAMED.get(key, key): array for key, array in each.items()} for each in (clients, history)
+            )
+        require_sound_run(config, figures, lines, clients, history)
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput("run", folder, f"it is damaged ({error}); run it again") from None
     if number is None:
-        clients, history = (
-            {_RENAMED.get(key, key): array for key, array in each.items()} for each in (clients, history)
-        )
         figures = {
             "not_covered": None,
             "frozen": None,

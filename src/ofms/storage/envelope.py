@@ -87,9 +87,12 @@ def decode_head(content: bytes) -> tuple[str, dict[str, Any]]:
 def array_bounds(content: bytes, least: int) -> list[int]:
     """Positions in an encoded envelope where arrays of at least `least` bytes begin and end."""
     header = _header(content)
-    entries = msgspec.json.decode(header, type=dict[str, dict[str, Any]])
-    spans = [entry["data_offsets"] for name, entry in entries.items() if name != _METADATA]
-    return [8 + len(header) + offset for first, stop in spans if stop - first >= least for offset in (first, stop)]
+    try:
+        entries = msgspec.json.decode(header, type=dict[str, dict[str, Any]])
+        spans = [entry["data_offsets"] for name, entry in entries.items() if name != _METADATA]
+        return [8 + len(header) + offset for first, stop in spans if stop - first >= least for offset in (first, stop)]
+    except _MALFORMED as error:
+        raise _malformed(content, error) from None
 
 
 def require_protocol(protocol: object) -> None:
