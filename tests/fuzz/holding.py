@@ -111,9 +111,10 @@ def refusing(*writable: Path, other: type[Exception] | tuple[type[Exception], ..
 
 def accepted(call: Callable[..., T], *given: Any, writes: Sequence[Path] = (), **named: Any) -> T | None:
     """What a function returns, or None if it refuses its input."""
+    found: list[T] = []
     with refusing(*writes):
-        return call(*given, **named)
-    return None
+        found.append(call(*given, **named))
+    return found[0] if found else None
 
 
 @dataclass(frozen=True)

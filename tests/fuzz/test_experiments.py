@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import tomli_w
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ofms.models.pretrain import pretrain
 from ofms.report import page
 from tests.fuzz.amounts import inputs
 from tests.fuzz.holding import command
@@ -44,18 +46,13 @@ def test_any_experiment_is_run_or_refused(place: Place, content: bytes, policy: 
 @inputs("pretraining")
 @given(mutated(PRETRAINING).map(as_toml))
 def test_any_pretraining_is_done_or_refused(place: Place, content: bytes) -> None:
-    from dataclasses import replace
-
-    from ofms.runs import dictionaries
-
     def quick(recipes: list[Any], **given: Any) -> Any:
         """Pre-training of an epoch: a file may ask for as many as it likes."""
-        return original([replace(each, epochs=min(each.epochs, 1)) for each in recipes], **given)
+        return pretrain([replace(each, epochs=min(each.epochs, 1)) for each in recipes], **given)
 
-    original = dictionaries.pretrain
     work = place.fresh()
     (work / "own.toml").write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dictionaries, "pretrain", quick)
+        patch.setattr("ofms.runs.dictionaries.pretrain", quick)
         if command("pretrain", "own.toml", "--out", "models", "--workers", "1", writes=[work]).status == 2:
             assert not (work / "models").exists(), "refused pre-training leaves no dictionary"

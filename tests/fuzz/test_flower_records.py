@@ -25,9 +25,10 @@ KINDS: list[Kind] = ["join", "exchange"]
 @st.composite
 def records(draw: st.DrawFn) -> RecordDict:
     content = draw(st.just(encode(ENVELOPE)) | changed_message(ENVELOPE))
+    protocol: Any = draw(st.sampled_from([2, 2, 2, 1, "2", 2.5]))
     record: Any = RecordDict(
         {
-            "message": ConfigRecord({"protocol": draw(st.sampled_from([2, 2, 2, 1, "2", 2.5])), "wait": 0.0}),
+            "message": ConfigRecord({"protocol": protocol, "wait": 0.0}),
             "content": ArrayRecord({"000000": Array("uint8", (len(content),), "bytes", content)}),
         }
     )

@@ -47,9 +47,7 @@ def read_roster(folder: Path) -> Roster:
         names.add(device.name)
     # One of two devices with the same key would never be known.
     if len(roster.public_keys()) < len(roster.devices):
-        raise InvalidInput(
-            f"{DEVICES}: key", "repeated", "two devices have the same key; restore each from its device.pub"
-        )
+        raise InvalidInput(f"{DEVICES}: key", "repeated", "two devices have the same key; restore each from device.pub")
     return roster
 
 
