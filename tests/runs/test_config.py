@@ -190,7 +190,7 @@ def test_a_wrong_choice_in_a_file_is_named_with_the_possible_ones(tmp_path: Path
     network = '{ name = "a", architecture = "mlp", options = {}, optimizer = "newton" }'
     loaded = load_experiment(experiment_file(tmp_path, f"{table}networks = [{network}]\n"))
     assert loaded.pretraining is not None
-    with pytest.raises(InvalidInput, match="optimizer = newton: use one of sgd, adam"):
+    with pytest.raises(InvalidInput, match="optimizer = newton: use sgd or adam"):
         loaded.pretraining.kinds()
 
 
