@@ -53,12 +53,15 @@ def changed_message(draw: st.DrawFn, envelope: Envelope) -> bytes:
 @st.composite
 def changed_array(draw: st.DrawFn, array: AnyArray) -> AnyArray | None:
     """An array of another shape, type or content; None for none."""
+    with np.errstate(all="ignore"):  # What does not fit a type becomes something else.
+        return _changed(draw, array)
+
+
+def _changed(draw: st.DrawFn, array: AnyArray) -> AnyArray | None:
     kind = draw(st.sampled_from(["none", "fill", "fill", "dtype", "flat", "less", "more", "scalar", "empty", "bytes"]))
     if kind == "fill":
         value: Any = draw(st.sampled_from([np.nan, np.inf, -np.inf, -1, 0, 1, 127, 1e30, -1e30, 2**40]))
-        with np.errstate(all="ignore"):
-            # A count: what does not fit the type becomes something else.
-            return np.where(draw(st.booleans()) or array != array, np.float64(value), array).astype(array.dtype)
+        return np.where(draw(st.booleans()) or array != array, np.float64(value), array).astype(array.dtype)
     if kind == "bytes" and array.dtype == np.uint8:
         return np.frombuffer(draw(mutated_tensors(array.tobytes())), dtype=np.uint8)
     changes: dict[str, Any] = {

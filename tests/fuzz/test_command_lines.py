@@ -59,6 +59,9 @@ VALID: dict[tuple[str, ...], Words] = {
     ("deploy", "rollback"): ["fleet", "--to", "1"],
     ("deploy", "server"): ["fleet", "--listen", "127.0.0.1"],
     ("deploy", "status"): ["fleet"],
+    ("deploy", "dashboard"): ["page.json"],
+    ("deploy", "units"): ["out", "--program", "ofms"],
+    ("deploy", "watch"): ["fleet", "--port", "0"],
 }
 SETTINGS = [
     "window=5",
@@ -111,6 +114,8 @@ def _without_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("ofms.data.download.Archive.fetch", refuse)
     monkeypatch.setattr("ofms.runs.dictionaries.pretrain", refuse)
+    monkeypatch.setattr("ofms.coordinator.watch.server.WatchServer.wait", lambda self: None)
+    monkeypatch.setattr("webbrowser.open", lambda url: True)
     monkeypatch.setattr("ofms.flower.demo.run_demo", lambda echo: 0)
     monkeypatch.setattr("ofms.flower.processes.keep_node", lambda *given: None)
     monkeypatch.setattr("ofms.flower.supervisor.Supervisor.__enter__", refuse)

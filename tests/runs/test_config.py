@@ -170,7 +170,7 @@ def test_an_invalid_experiment_file_is_refused(tmp_path: Path, text: str, messag
         (
             "ofms",
             {},
-            r"policy = ofms: did you mean 'ofms-ft'\? use one of late-hedge, ofms-ft, mab, .*, or your own as package.module:name",
+            r"policy = ofms: did you mean 'ofms-ft'\? use one of late-hedge, ofms-ft, mab, .*, or your own as package",
         ),
         ("examples.epsilon_greedy", {}, "policy = examples.epsilon_greedy: .* or your own as package.module:name"),
         ("json:dumps", {}, "policy = json:dumps: it is a function; name an Algorithm"),

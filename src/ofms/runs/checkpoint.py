@@ -164,7 +164,9 @@ def require_same_config(run: Path, config: RunConfig) -> None:
         latest = parse_json((run / FOLDER / LATEST).read_bytes(), dict[str, Any])
     except (OSError, ValueError):
         return  # No checkpoint, or one that cannot be read, as `restore` says.
-    then: dict[str, Any] = latest.get("config") or {}
+    then = latest.get("config") or {}
+    if not isinstance(then, dict):
+        return  # As `restore` says.
     # Through JSON, as the other: lists for tuples.
     now = msgspec.json.decode(msgspec.json.encode(comparable(config)), type=dict[str, Any])
     for field in sorted(now.keys() | then.keys()) if then else ():
