@@ -60,7 +60,7 @@ VALID: dict[tuple[str, ...], Words] = {
     ("deploy", "server"): ["fleet", "--listen", "127.0.0.1"],
     ("deploy", "status"): ["fleet"],
     ("deploy", "dashboard"): ["page.json"],
-    ("deploy", "units"): ["out", "--program", "ofms"],
+    ("deploy", "units"): ["out", "--program", "/usr/bin/ofms"],
     ("deploy", "watch"): ["fleet", "--port", "0"],
 }
 SETTINGS = [
