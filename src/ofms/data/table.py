@@ -239,8 +239,7 @@ def _stream(
     if x.dtype.kind not in "fiub" or y.dtype.kind not in "fiub":
         raise InvalidInput("stream", f"{x.dtype}, {y.dtype}", "inputs and targets must be numbers")
     if task == "classification":
-        values = y.astype(np.float64)
-        if ((values != np.floor(values)) | (values < 0) | (values >= _MOST_CLASSES)).any():
+        if (((values := y.astype(np.float64)) != np.floor(values)) | (values < 0) | (values >= _MOST_CLASSES)).any():
             raise InvalidInput("stream targets", y.dtype, "classes must be integers from 0")
         y = y.astype(np.int64)
     # Beyond single precision, a value becomes infinite, which the stream rejects by client and round.
