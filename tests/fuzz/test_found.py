@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -89,7 +90,7 @@ def test_devices_that_occur_twice_are_refused(field: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("change", [{"interval": 0}, {"task": "both"}, {"client": -1}, {"models": []}], ids=str)
-def test_a_refused_welcome_leaves_the_device_as_it_was(change: dict[str, object], tmp_path: Path) -> None:
+def test_a_refused_welcome_leaves_the_device_as_it_was(change: dict[str, Any], tmp_path: Path) -> None:
     dictionary, stream = problem()
     coordinator = coordinator_for(dictionary, "ofms-ft")
     with Device(tmp_path, budget=int(budgets_for(dictionary)[0]), mail=False) as device:

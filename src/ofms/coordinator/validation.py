@@ -151,7 +151,7 @@ def _left_out(part: Mapping[str, AnyArray], updated: Flags, grants: Grants) -> F
     """[1, K] the models that the device was to upload and whose update is not finite; earlier ones do not say."""
     if "left_out" not in part:
         return np.zeros(updated.shape, dtype=np.bool_)
-    return _array(part, "left_out", updated.shape, "b") & grants.held & grants.uploads[:, None] & ~updated
+    return require_array(part, "left_out", updated.shape, "b") & grants.held & grants.uploads[:, None] & ~updated
 
 
 def _read_update(
