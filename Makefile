@@ -25,8 +25,8 @@ demo: $(STAMP)  ## from nothing to a finished run: pre-train twenty small models
 test: lint  ## lint, types, import layers and tests; under ten minutes
 	$(BIN)/pytest -n auto -m 'not slow'
 
-test-all: lint  ## the same with the tests that take long
-	$(BIN)/pytest -n auto
+test-all: lint  ## the same with the tests that take long, and twenty times as many inputs of the fuzzers
+	OFMS_FUZZ=many $(BIN)/pytest -n auto
 
 lint: $(STAMP)  ## ruff, mypy and the layers of the packages
 	$(BIN)/ruff check .

@@ -41,7 +41,7 @@ def models(tmp_path: Path) -> Path:
         ([*NEW, "--rounds", "0"], "rounds = 0: give at least 1, or leave it out"),
         ([*NEW, "--policy", "ofms-ft"], "learning_rate = tuned: it depends on the horizon T; give rounds"),
         ([*NEW, "--policy", "mab", "--set", "learning_rate=1/sqrt(T)"], "learning_rate = 1/sqrt(T): it depends on"),
-        ([*NEW, "--policy", "mab", "--set", "colour=1", "--rounds", "9"], "settings = colour: mab has"),
+        ([*NEW, "--policy", "mab", "--set", "colour=1", "--rounds", "9"], "settings = colour: policy mab has"),
         ([*NEW, "--policy", "poem"], "policy = poem: use one of"),
         (["keys", "FOLDER", "--server", "hüben:1", "--models", "MODELS"], "write it in ASCII"),
         (["keys", "FLEET", "--device", "../a=5"], "device = ../a"),

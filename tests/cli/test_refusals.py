@@ -75,7 +75,7 @@ BAD_DICTIONARIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "truncated": (truncate, "not a complete safetensors file"),
     "not finite": (poison, "net0: 0.bias = not finite"),
     "wrong shape": (reshape, "0.bias = [3]: architecture 'mlp' expects [8]"),
-    "unknown architecture": (rename, "architecture = resnet: use one of mlp, vgg"),
+    "unknown architecture": (rename, "architecture = resnet: use mlp or vgg"),
     "single model": (leave_one, "models = 1"),
     "wrong inputs": (wrong_inputs, "it does not accept samples of shape [64]"),
     "too large": (claim_too_much, "net0: storage = 100000000000000000"),

@@ -408,7 +408,7 @@ def test_malformed_messages_change_nothing(device: Device, coordinator: Coordina
         (encode(Envelope("grant", values | {"revision": "other"})), "another dictionary"),
         (encode(Envelope("grant", values | {"deployment": "other"})), "another dictionary"),
         (encode(Envelope("grant", values | {"exchange": 5})), "this device requested 1"),
-        (encode(Envelope("grant", values)), "missing or malformed"),
+        (encode(Envelope("grant", values)), "client missing"),
         (encode(Envelope("grant", values, everything)), "exceeds the budget"),
         (sending(model_array(shapeless)), "missing or has another shape"),
         (sending(model_array(halves)), "is float16, not float32"),

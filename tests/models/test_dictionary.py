@@ -155,7 +155,7 @@ BROKEN = {
     broken_not_finite: "a: 0.weight = not finite",
     broken_extra_tensor: "9.weight",
     broken_json: "fix the file",
-    broken_task: "task = both: use one of classification, regression",
+    broken_task: "task = both: use classification or regression",
     broken_field: "options",
     broken_key: "colour",
     broken_format: "format = ofms-dictionary/9",

@@ -49,7 +49,7 @@ def test_parameters_are_named_by_position() -> None:
 @pytest.mark.parametrize(
     ("architecture", "options", "message"),
     [
-        ("resnet", {}, "architecture = resnet: use one of mlp, vgg, or package.module:name for your own"),
+        ("resnet", {}, "architecture = resnet: use mlp or vgg, or package.module:name for your own"),
         ("no.such.module:make", {}, "architecture = no.such.module:make"),
         ("ofms.models.zoo:nothing", {}, "architecture = ofms.models.zoo:nothing"),
         ("collections:OrderedDict", {}, "must return a torch.nn.Module"),

@@ -191,7 +191,7 @@ def test_budgeted_experts_hold_the_bin_of_the_drawn_model() -> None:
     # ln K/η + η R T/2, least at the tuned rate: √(2 R T ln K).
     assert policy.bound is not None
     assert policy.bound.tolist() == pytest.approx([np.sqrt(2 * 2 * fleet.horizon * np.log(4))])
-    with pytest.raises(InvalidInput, match="prediction = all: use one of one, mean"):
+    with pytest.raises(InvalidInput, match="prediction = all: use one or mean"):
         policy_of("budgeted-experts", fleet, prediction="all")
 
 

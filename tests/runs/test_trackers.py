@@ -46,7 +46,7 @@ def test_mlflow_gets_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_an_invalid_tracker_is_refused(tmp_path: Path) -> None:
     dictionary, stream = regression_problem()
-    with pytest.raises(ofms.InvalidInput, match="tracker = paper: use one of tensorboard, mlflow"):
+    with pytest.raises(ofms.InvalidInput, match="tracker = paper: use tensorboard or mlflow"):
         ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run", tracker="paper", **OPTIONS)
     with pytest.raises(ofms.InvalidInput, match="a run that is written"):
         ofms.simulate(models=dictionary, stream=stream, tracker="tensorboard", **OPTIONS)

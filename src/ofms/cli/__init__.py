@@ -12,6 +12,7 @@ import click
 from ofms.cli import bounds, check, compare, data, deploy, listing, pretrain, report, reproduce, run
 from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
 from ofms.cli.output import Output
+from ofms.core.errors import one_line
 from ofms.core.failures import user_line
 from ofms.core.version import __version__
 from ofms.exports import NO_TORCH
@@ -102,5 +103,5 @@ def _interrupted(error: KeyboardInterrupt) -> int:
 
 
 def _failed(reason: str, status: int) -> int:
-    click.echo(f"ofms: {' '.join(reason.split())}", err=True)
+    click.echo(f"ofms: {one_line(reason)}", err=True)
     return status

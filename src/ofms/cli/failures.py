@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ofms.core.errors import one_line
 from ofms.core.failures import describe_failure, last_line, user_line
 
 # Anywhere on the command line.
@@ -18,7 +19,7 @@ def report_failure(error: Exception, *, traceback: bool) -> int:
     if user_line(error) is None:
         described = f"internal error in {last_line(error)}: {described}"
     parts = [described, *getattr(error, "__notes__", ()), *([] if traceback else [f"{TRACEBACK} shows the rest"])]
-    click.echo(f"ofms: {' '.join('; '.join(parts).split())}", err=True)
+    click.echo(f"ofms: {one_line('; '.join(parts))}", err=True)
     return 1
 
 

@@ -21,15 +21,15 @@ _NOT_SETTINGS = (
 
 def assignments(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
     """Parse KEY=VALUE; the value is parsed as TOML if it is valid TOML, otherwise it is a string."""
-    import tomllib
+    from ofms.storage.parsing import parse_toml
 
     settings: dict[str, Any] = {}
     for key, text in _pairs(values, "KEY=VALUE"):
         if key in _NOT_SETTINGS:
             raise click.BadParameter(f"{key} is not a setting; use the option --{key} if there is one")
         try:
-            settings[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+            settings[key] = parse_toml(f"value = {text}".encode())["value"]
+        except ValueError:
             settings[key] = text.strip()
     return settings
 

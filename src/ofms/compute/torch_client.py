@@ -13,7 +13,7 @@ from ofms.compute.local import LocalNetworks, Tensors
 from ofms.compute.tasks import sample_losses
 from ofms.core.typing import AnyArray, Floats
 from ofms.models.index import Task
-from ofms.models.zoo import build_module
+from ofms.models.zoo import build_skeleton
 from ofms.plugins import Trust
 from ofms.policies.local_updates import LocalUpdate
 
@@ -36,7 +36,7 @@ class TorchClient:
     @classmethod
     def build(cls, description: Description, trust: Trust) -> TorchClient:
         """Build the networks of a dictionary; architectures outside of the zoo must be trusted."""
-        modules = [build_module(model.architecture, model.options, trust) for model in description.models]
+        modules = [build_skeleton(model.architecture, model.options, trust) for model in description.models]
         return cls(modules, [model.trainable for model in description.models], description.task)
 
     def layout(self, model: int) -> Layout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import shlex
 from collections.abc import Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.files import ADDED, DEVICES, GRAPHS, SERVER, read_toml, split_address
 from ofms.coordinator.graphs import read_graphs
 from ofms.coordinator.roster import read_last_roster
+from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import Integers
 from ofms.models.dictionary import Dictionary, Model
@@ -126,15 +128,17 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise InvalidInput(name, getattr(self, name), f"give at least {least}")
         for name in ("deadline", "travel", "largest_update"):
-            if not getattr(self, name) > 0:
-                raise InvalidInput(name, getattr(self, name), "give a number above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise InvalidInput(name, getattr(self, name), "give a finite number above 0")
         split_address(self.address)
 
     def policy_settings(self, trust: Trust) -> Any:
         """All settings of the policy, typed; rejects names and types of values that it does not have."""
         known = setting_names(self.policy, trust)
-        for name in self.settings.keys() - known:
-            raise InvalidInput("settings", name, f"{self.policy} has {', '.join(sorted(known))}")
+        for name in sorted(self.settings.keys() - known):
+            raise InvalidInput(
+                "settings", name, f"policy {self.policy} has no such setting; {suggest(name, sorted(known))}"
+            )
         return convert(self.settings, settings_type(self.policy, trust))
 
     def trusted(self, folder: Path) -> Trust:

@@ -9,6 +9,7 @@ import re
 import time
 from pathlib import Path
 
+from ofms.core.errors import one_line
 from ofms.core.logs import LEVELS, is_logged, timestamp
 
 _LONGEST = 500
@@ -23,9 +24,8 @@ def log_event(path: Path, line: str, level: int = logging.INFO) -> None:
     """
     if not is_logged(level):
         return
-    shown = "".join(each if each.isprintable() else " " for each in line)
     named = "" if level == logging.INFO else f"{logging.getLevelName(level).lower()}: "
-    content = f"{timestamp(time.time())} {named}{' '.join(shown.split())[:_LONGEST]}\n".encode()
+    content = f"{timestamp(time.time())} {named}{one_line(line, _LONGEST)}\n".encode()
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, content)

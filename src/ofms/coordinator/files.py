@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from ofms.core.errors import InvalidInput
+from ofms.storage.parsing import parse_toml
 from ofms.storage.schema import convert
 
 # In a deployment's folder.
@@ -55,9 +55,11 @@ def split_address(address: str) -> tuple[str, int]:
 def read_toml(path: Path, kind: type[T]) -> T:
     """Read a TOML file into a struct, or reject it with a one-line error."""
     try:
-        return convert(tomllib.loads(path.read_text()), kind)
+        return convert(parse_toml(path.read_bytes()), kind)
     except FileNotFoundError:
         remedy = "not a deployment; `ofms deploy keys` creates one"
         raise InvalidInput("deployment", path.parent, remedy) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise InvalidInput("file", path, str(error)) from None
+    except InvalidInput:
+        raise
+    except (ValueError, OSError) as error:
+        raise InvalidInput("file", path, f"it cannot be read ({error}); correct it") from None

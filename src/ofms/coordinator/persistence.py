@@ -29,6 +29,7 @@ from ofms.core.errors import InvalidInput
 from ofms.storage.envelope import Envelope
 from ofms.storage.files import remove_leftovers
 from ofms.storage.locks import FolderLock
+from ofms.storage.parsing import parse_json
 from ofms.storage.private import require_private
 from ofms.storage.schema import convert
 
@@ -187,9 +188,9 @@ class PersistentCoordinator(PersistentEvents):
             if path.name > self.records.last_command:
                 self.records.last_command = path.name
                 try:
-                    self._run_command(msgspec.json.decode(path.read_bytes(), type=Command))
+                    self._run_command(parse_json(path.read_bytes(), Command))
                     self.save()
-                except (InvalidInput, msgspec.DecodeError) as error:
+                except (ValueError, OSError) as error:
                     self.log_event(f"command {path.name} not executed: {error}", logging.WARNING)
             path.unlink(missing_ok=True)
         restart = self.coordinator.restart_due(self.coordinator.exchange)

@@ -37,10 +37,17 @@ class Roster(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_roster(folder: Path) -> Roster:
-    """Read the devices of a deployment; reject invalid keys."""
+    """Read the devices of a deployment; reject invalid keys, and names and keys that occur twice."""
     path = folder / DEVICES
     roster = read_toml(path, Roster) if path.exists() else Roster()
-    roster.public_keys()
+    names: set[str] = set()
+    for device in roster.devices:
+        if require_name(device.name) in names:
+            raise InvalidInput(f"{DEVICES}: name", device.name, "two devices have it; give each its own")
+        names.add(device.name)
+    # One of two devices with the same key would never be known.
+    if len(roster.public_keys()) < len(roster.devices):
+        raise InvalidInput(f"{DEVICES}: key", "repeated", "two devices have the same key; restore each from device.pub")
     return roster
 
 

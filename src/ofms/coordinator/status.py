@@ -21,6 +21,7 @@ from ofms.drawing.tables import format_table
 from ofms.runs.units import human_bytes
 from ofms.storage.files import write_whole
 from ofms.storage.locks import is_locked
+from ofms.storage.parsing import parse_json
 
 _REFUSALS_SHOWN = 10
 # What a status of 0.3.0 does not have.
@@ -72,10 +73,10 @@ def read_status(folder: Path) -> dict[str, Any]:
     """The last status, and whether the server is running; reads only."""
     read_config(folder)
     try:
-        status = msgspec.json.decode((folder / STATUS).read_bytes(), type=dict[str, Any])
+        status = parse_json((folder / STATUS).read_bytes(), dict[str, Any])
     except FileNotFoundError:
         raise InvalidInput("deployment", folder, "its server has not run yet; start it: ofms deploy server") from None
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise InvalidInput("status", folder / STATUS, f"it is damaged ({error}); the server will rewrite it") from None
     devices = [_LATER_OF_DEVICES | device for device in status["devices"]]
     return _LATER | status | {"devices": devices, "running": is_locked(folder / STATE)}

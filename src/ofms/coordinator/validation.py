@@ -15,7 +15,7 @@ from ofms.core.schedule import Schedule
 from ofms.core.selection_loss import MOST_LOSS
 from ofms.core.typing import AnyArray, Flags
 from ofms.policies.protocol import Policy
-from ofms.storage.envelope import Envelope
+from ofms.storage.envelope import Envelope, require_array
 
 Tensors = dict[str, torch.Tensor]
 _MOST_LINES = 20
@@ -66,8 +66,8 @@ def read_request(
         found = _short(values.get("exchange"))
         raise InvalidInput("message", f"exchange {found}", f"expected exchange {exchange}")
     part = envelope.part("request")
-    wanted = _array(part, "wanted", (1, len(catalogue)), "b")
-    holding = _array(part, "holding", (1, len(catalogue)), "i")
+    wanted = require_array(part, "wanted", (1, len(catalogue)), "b")
+    holding = require_array(part, "holding", (1, len(catalogue)), "i")
     needed = copies * int(wanted[0] @ catalogue.storage)
     if needed > budget:
         raise InvalidInput("message", f"{needed} bytes wanted", f"the device has {budget}")
@@ -114,10 +114,10 @@ def read_answer(
     """
     models = len(catalogue)
     part = envelope.part("report")
-    updated = _array(part, "updated", (1, models), "b").copy()
+    updated = require_array(part, "updated", (1, models), "b").copy()
     losses = None
     if most_loss is not None:
-        losses = _array(part, "losses", (1, models), "f").astype(np.float64)
+        losses = require_array(part, "losses", (1, models), "f").astype(np.float64)
         only_updated &= not control
         expected = updated & grants.held if only_updated else grants.held
         own, least = losses[expected], -most_loss if control else 0.0
@@ -153,7 +153,7 @@ def _left_out(part: Mapping[str, AnyArray], updated: Flags, grants: Grants) -> F
     """[1, K] the models that the device was to upload and whose update is not finite; earlier ones do not say."""
     if "left_out" not in part:
         return np.zeros(updated.shape, dtype=np.bool_)
-    return _array(part, "left_out", updated.shape, "b") & grants.held & grants.uploads[:, None] & ~updated
+    return require_array(part, "left_out", updated.shape, "b") & grants.held & grants.uploads[:, None] & ~updated
 
 
 def _read_update(
@@ -199,14 +199,6 @@ def _require_moderate(
     own = math.sqrt(sum(float(tensors[model][name].double().square().sum()) for name in update.delta))
     if norm > largest_update * own:
         raise InvalidInput("model", model, f"its norm {norm:g} exceeds {largest_update:g} times the model's {own:g}")
-
-
-def _array(part: Mapping[str, AnyArray], name: str, shape: tuple[int, ...], kind: str) -> AnyArray:
-    array = part.get(name)
-    if array is None or array.shape != shape or array.dtype.kind != kind:
-        found = "missing" if array is None else f"{array.dtype}{list(array.shape)}"
-        raise InvalidInput("message", f"{name} {found}", f"expected {list(shape)} of kind {kind}")
-    return array
 
 
 def _short(value: object) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", NoneType: "none"}
+# Of a longer word, comparing all letters takes long.
+_LONGEST_WORD = 100
 
 
 def choices_in(annotation: Any) -> tuple[Any, ...]:
@@ -33,17 +37,30 @@ def admits_none(annotation: Any) -> bool:
     return NoneType in (annotation, *members_of(annotation))
 
 
-def remedy_for(annotation: Any) -> str:
+def suggest(word: object, known: Iterable[str]) -> str:
+    """The remedy for a word that is none of the known ones: the one that is meant, if one is close, and all.
+
+    >>> suggest("regresion", ["classification", "regression"])
+    "did you mean 'regression'? use classification or regression"
+    >>> suggest("rows", ["clip", "saturate", "raw"])
+    'use one of clip, saturate, raw'
+    """
+    names = list(known)
+    close = difflib.get_close_matches(word[:_LONGEST_WORD], names, n=1) if isinstance(word, str) else []
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return hint + (f"use {' or '.join(names)}" if len(names) < 3 else f"use one of {', '.join(names)}")
+
+
+def remedy_for(annotation: Any, value: object = None) -> str:
     """The remedy for a value that is none of an annotation's choices.
 
     >>> remedy_for(Literal["clip", "raw"])
-    'use one of clip, raw'
+    'use clip or raw'
     >>> remedy_for(Literal["N"] | float | None)
     'use N, or a number, or none'
-    >>> remedy_for(Literal["random"] | list[int])
-    'use random, or a list'
+    >>> remedy_for(Literal["random"] | list[int], "randm")
+    "did you mean 'random'? use random, or a list"
     """
-    choices = choices_in(annotation)
-    listed = ", ".join(str(choice) for choice in choices)
+    listed = suggest(value, [str(choice) for choice in choices_in(annotation)])
     others = [_WORDS.get(member, "a list") for member in members_of(annotation) if not choices_in(member)]
-    return ", or ".join([f"use one of {listed}" if len(choices) > 1 else f"use {listed}", *others])
+    return ", or ".join([listed, *others])

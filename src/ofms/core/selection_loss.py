@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import Floats
 
@@ -32,4 +33,4 @@ def selection_loss(losses: Floats, bound: str) -> Floats:
         return -np.expm1(-losses)
     if bound == "raw":
         return np.minimum(losses, MOST_LOSS)
-    raise InvalidInput("loss_bound", bound, f"use one of {', '.join(BOUNDS)}")
+    raise InvalidInput("loss_bound", bound, suggest(bound, BOUNDS))

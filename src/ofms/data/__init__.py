@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
 from ofms.data.stream import Dataset
 from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object
@@ -26,7 +27,7 @@ def load_dataset(name: str, trust: Trust = NO_TRUST) -> Dataset:
     if name in MODULES:
         return cast("Dataset", load_object(MODULES[name], field="dataset", trusted=_OURS))
     if not is_reference(name):
-        raise InvalidInput("dataset", name, f"use one of {', '.join(MODULES)}, or your own as {SYNTAX}")
+        raise InvalidInput("dataset", name, f"{suggest(name, MODULES)}, or your own as {SYNTAX}")
     found = load_object(name, field="dataset", trusted=trust)
     missing = [part for part in _PARTS if not hasattr(found, part)]
     if missing:

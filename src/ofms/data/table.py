@@ -17,6 +17,7 @@ from ofms.data.stream import Stream, Task
 from ofms.storage.archives import read_npz
 
 _MOST_DROPPED = 0.1
+_MOST_CLASSES = 2**31
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class TableSource:
         try:
             arrays = read_npz(path)
             x, y = arrays["x"], arrays["y"]
-            names = tuple(str(name) for name in arrays.get("names", np.array([])).tolist())
+            names = tuple(str(name) for name in arrays.get("names", np.array([])).ravel().tolist())
         except (KeyError, ValueError, OSError) as error:
             raise InvalidInput("stream.file", path, f"it needs arrays x and y of plain numbers ({error})") from None
         return _stream(x, y, self.task, names)
@@ -120,13 +121,26 @@ class TableSource:
             if table[name].isna().any():
                 row = int(table[name].isna().to_numpy().argmax())
                 raise InvalidInput(f"column {name}", "missing", f"row {row + 1} has no value; drop or fill it")
-        groups = {str(name): rows for name, rows in table.groupby(self.client, sort=True)}
+        groups = self._groups(table)
         lengths = {name: len(rows) for name, rows in groups.items()}
         length = min(lengths.values())
         warning = None if rounds is not None and rounds < length else self._dropped_rows(lengths)
         x = np.stack([rows[list(features)].to_numpy()[:length] for rows in groups.values()])
         y = np.stack([rows[self.target].to_numpy()[:length] for rows in groups.values()])
         return _stream(x, y, self.task, tuple(groups), () if warning is None else (warning,))
+
+    def _groups(self, table: Any) -> dict[str, Any]:
+        """The rows of each client by name, in the order of clients; rejects two clients with the same name."""
+        try:
+            found = [(str(name), rows) for name, rows in table.groupby(self.client, sort=True)]
+        except (TypeError, ValueError, NotImplementedError) as error:
+            remedy = f"its rows cannot be grouped ({error}); name clients by text or whole numbers"
+            raise InvalidInput("stream.client", self.client, remedy) from None
+        groups = dict(found)
+        if len(groups) < len(found):
+            twice = next(name for name in groups if sum(name == each for each, _ in found) > 1)
+            raise InvalidInput(f"column {self.client}", twice, "two clients have this name as text; rename one of them")
+        return groups
 
     def _features(self, table: Any) -> tuple[str, ...]:
         """The columns of the inputs; rejects columns that are missing, repeated, or used twice."""
@@ -225,10 +239,12 @@ def _stream(
     if x.dtype.kind not in "fiub" or y.dtype.kind not in "fiub":
         raise InvalidInput("stream", f"{x.dtype}, {y.dtype}", "inputs and targets must be numbers")
     if task == "classification":
-        if (y != np.floor(y)).any():
+        if (((values := y.astype(np.float64)) != np.floor(values)) | (values < 0) | (values >= _MOST_CLASSES)).any():
             raise InvalidInput("stream targets", y.dtype, "classes must be integers from 0")
         y = y.astype(np.int64)
-    y = y if task == "classification" else y.astype(np.float32)
-    stream = Stream(x.astype(np.float32), y, task, names=names, warnings=warnings)
+    # Beyond single precision, a value becomes infinite, which the stream rejects by client and round.
+    with np.errstate(over="ignore"):
+        y = y if task == "classification" else y.astype(np.float32)
+        stream = Stream(x.astype(np.float32), y, task, names=names, warnings=warnings)
     stream.require_sound()
     return stream

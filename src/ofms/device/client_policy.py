@@ -5,6 +5,7 @@ Tuned rates depend on all budgets of a fleet, so the server resolves them once a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, get_args
@@ -12,6 +13,7 @@ from typing import Any, get_args
 import msgspec
 
 from ofms.core.errors import InvalidInput
+from ofms.device.welcome import WelcomedPolicy
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.local_updates import LocalUpdate
 from ofms.policies.protocol import ClientPolicy, Policy
@@ -47,18 +49,31 @@ def describe_policy(policy: Policy, trust: Trust = NO_TRUST) -> dict[str, Any]:
 
 
 def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPolicy:
-    """Rebuild a policy from its description."""
-    local = None if values["local"] is None else dict(values["local"])
+    """Rebuild a policy from its description; raises `ValueError` or `msgspec.ValidationError` if it is none."""
+    given = msgspec.convert(dict(values), WelcomedPolicy)
     return ClientPolicy(
-        name=str(values["name"]),
-        client=msgspec.convert(values["client"], load_algorithm(str(values["name"]), trust).client, str_keys=True),
-        local=None if local is None else msgspec.convert(local, _LOCAL_UPDATES[local.pop("kind")]),
-        loss_bound=values["loss_bound"],
-        observes=values["observes"],
-        reports_losses=bool(values["reports_losses"]),
-        # Servers before 0.3.0 do not send these; their policies use none of them.
-        reports_use=bool(values.get("reports_use", False)),
-        remembers=int(values.get("remembers", 0)),
-        pooling=values.get("pooling", "mean"),
-        own_model=values.get("own_model"),
+        name=given.name,
+        client=msgspec.convert(given.client, load_algorithm(given.name, trust).client, str_keys=True),
+        local=None if given.local is None else _local_update(given.local),
+        loss_bound=given.loss_bound,
+        observes=given.observes,
+        reports_losses=given.reports_losses,
+        reports_use=given.reports_use,
+        remembers=given.remembers,
+        pooling=given.pooling,
+        own_model=given.own_model,
     )
+
+
+def _local_update(values: Mapping[str, Any]) -> LocalUpdate:
+    """How clients fine-tune; rejects rates that are not finite, and counts that would divide by zero."""
+    fields = dict(values)
+    kind = fields.pop("kind", None)
+    if kind not in _LOCAL_UPDATES:
+        raise ValueError(f"clients cannot fine-tune by {kind}")
+    local: LocalUpdate = msgspec.convert(fields, _LOCAL_UPDATES[kind])
+    for name, value in asdict(local).items():
+        least = 0 if name in ("rate", "adaptation_rate", "warm_up", "control_every") else 1
+        if isinstance(value, int | float) and not least <= value < math.inf:
+            raise ValueError(f"{name} is {value}")
+    return local

@@ -15,7 +15,7 @@ from ofms.core.messages import Grants
 from ofms.core.typing import AnyArray
 from ofms.device.held_models import HeldModels
 from ofms.device.memory import Before, Memory
-from ofms.storage.envelope import Envelope, decode, encode, message_arrays
+from ofms.storage.envelope import Envelope, decode, encode, message_arrays, require_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +60,7 @@ def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budg
     exchange, requested = int(envelope.values["exchange"]), memory.requested_exchange
     if exchange != requested:
         raise InvalidInput("message", f"exchange {exchange}", f"this device requested {requested}")
-    arrays = {name: np.asarray(array) for name, array in envelope.part("grant").items()}
-    arrays |= {"exchange": np.asarray(exchange), "groups": np.asarray(int(envelope.values["groups"]))}
-    grants = Grants.from_arrays(arrays)
+    grants = _read_arrays(envelope, exchange, held_models)
     versions = {int(model): int(grants.version[model]) for model in np.flatnonzero(grants.held[0])}
     needed = held_models.bytes_of(versions)
     if needed > budget:
@@ -75,6 +73,28 @@ def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budg
             raise InvalidInput("message", f"model {model}", "it is granted but neither sent nor held")
     needed_models = {model: each for model, each in sent.items() if model in versions}
     return Granted(grants, str(envelope.values["opening"]), versions, needed_models)
+
+
+def _read_arrays(envelope: Envelope, exchange: int, held_models: HeldModels) -> Grants:
+    """The arrays of a grant; rejected unless they are those of this client and its models."""
+    part, models = envelope.part("grant"), len(held_models.membership.catalogue)
+    groups, client = int(envelope.values["groups"]), require_array(part, "client", (1,), "i")
+    weights = None
+    if "prediction_weights" in part:
+        weights = require_array(part, "prediction_weights", (1, models), "f").astype(np.float64)
+    version = require_array(part, "version", (models,), "i")
+    if groups < 1 or version.min() < 0 or client[0] != held_models.membership.client:
+        raise InvalidInput("message", "grant", "its groups, versions or client are not those of this device")
+    return Grants(
+        exchange=exchange,
+        client=client,
+        held=require_array(part, "held", (1, models), "b"),
+        sent=require_array(part, "sent", (1, models), "b"),
+        prediction_weights=weights,
+        uploads=require_array(part, "uploads", (1,), "b"),
+        groups=groups,
+        version=version,
+    )
 
 
 def write_request(

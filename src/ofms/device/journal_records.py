@@ -46,7 +46,14 @@ JournalRecord = Predicted | Labelled
 
 
 def read_record(record: bytes) -> JournalRecord:
-    """Decode a record."""
+    """Decode a record; ValueError if it is none."""
+    try:
+        return _read(record)
+    except struct.error as error:
+        raise ValueError(f"a record of {len(record)} bytes is none ({error})") from None
+
+
+def _read(record: bytes) -> JournalRecord:
     if record[:1] == b"p":
         _, id, since, dimensions = _PREDICTED.unpack_from(record)
         shape = struct.unpack_from(f"<{dimensions}I", record, _PREDICTED.size)

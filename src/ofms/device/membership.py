@@ -12,8 +12,9 @@ from ofms.compute.client import Architecture, Backend, ClientCompute, Descriptio
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
-from ofms.core.typing import AnyArray
+from ofms.core.typing import AnyArray, Integers
 from ofms.device.client_policy import read_policy
+from ofms.device.welcome import read_welcome
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.changes import ALL_MODELS, Slots
 from ofms.policies.protocol import ClientPolicy
@@ -56,6 +57,19 @@ class Membership:
         """The policy's client half, with its messages."""
         return ClientSession(self.policy, self.schedule, self.slots)
 
+    def require_same(self, other: Membership) -> None:
+        """Reject another membership of the same client whose models or policy differ: its state would not fit them."""
+        for name, one, two in (
+            ("models", self.catalogue.names, other.catalogue.names),
+            ("revision", self.catalogue.revision, other.catalogue.revision),
+            ("storage", self.catalogue.storage.tolist(), other.catalogue.storage.tolist()),
+            ("task", self.task, other.task),
+            ("policy", self.policy.name, other.policy.name),
+            ("own_model", self.policy.own_model, other.policy.own_model),
+        ):
+            if one != two:
+                raise InvalidInput("message", "welcome", f"its {name} differ from those of this deployment before")
+
     def join(self) -> ClientState:
         """The initial state of the client."""
         budgets = np.array([self.budget], dtype=np.int64)
@@ -83,43 +97,45 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST, bac
     backend
         What computes.
     """
-    values = welcome.values
-    promised = int(values["budget"])
-    if promised > budget:
-        remedy = f"its fleet assumes {promised} bytes; give at least that, or change the fleet's entry"
+    values = read_welcome(welcome.values)
+    if values.budget > budget:
+        remedy = f"its fleet assumes {values.budget} bytes; give at least that, or change the fleet's entry"
         raise InvalidInput("budget", f"{budget} bytes", remedy)
-    # Null if the fleet has no horizon. A device of an older version rejects such a welcome.
-    rounds, models = values["rounds"], values["models"]
-    names = tuple(str(model["name"]) for model in models)
-    storage, upload = (np.array([model[key] for model in models], dtype=np.int64) for key in ("storage", "upload"))
-    catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), str(values["revision"]))
+    models = values.models
+    names = tuple(model.name for model in models)
+    storage, upload = (np.array([getattr(each, key) for each in models], np.int64) for key in ("storage", "upload"))
+    catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), values.revision)
+    policy = read_policy(values.policy, trust)
+    if policy.own_model is not None and policy.own_model >= len(names):
+        raise InvalidInput("message", f"own model {policy.own_model}", f"the dictionary has {len(names)} models")
     architectures = [
-        Architecture(
-            str(model["name"]),
-            str(model["architecture"]),
-            model["options"],
-            tuple(str(name) for name in model["trainable"]),
-            model.get("graphs"),
-        )
-        for model in models
+        Architecture(each.name, each.architecture, each.options, each.trainable, each.graphs) for each in models
     ]
-    description = Description(values["task"], architectures, welcome.part("graphs"))
+    compute = make_client_compute(Description(values.task, architectures, welcome.part("graphs")), backend, trust)
+    for number, model in enumerate(models):
+        unknown = set(model.trainable) - compute.layout(number).keys()
+        if unknown or not model.trainable:
+            raise InvalidInput("message", f"model {model.name}", f"it has no parameter {min(unknown, default='')!r}")
     return Membership(
-        deployment=str(values["deployment"]),
-        client=int(values["client"]),
-        seed=int(values["seed"]),
-        task=values["task"],
-        budget=promised,
-        policy=read_policy(values["policy"], trust),
+        deployment=values.deployment,
+        client=values.client,
+        seed=values.seed,
+        task=values.task,
+        budget=values.budget,
+        policy=policy,
         catalogue=catalogue,
-        # Earlier servers do not send these; their fleets do not change.
-        schedule=Schedule(
-            None if rounds is None else int(rounds),
-            int(values["interval"]),
-            *(int(values.get(key, 0)) for key in ("since", "start")),
-        ),
-        slots=Slots.of(len(names), np.array(values.get("places", range(len(names))), dtype=np.int64)),
-        changed=int(values.get("changed", 0)),
-        anew=int(values.get("anew", 0)),
-        compute=make_client_compute(description, backend, trust),
+        # Without rounds, the fleet has no horizon. A device of an older version rejects such a welcome.
+        schedule=Schedule(values.rounds, values.interval, values.since, values.start),
+        slots=Slots.of(len(names), _places(values.places, len(names))),
+        changed=int(values.changed),
+        anew=values.anew,
+        compute=compute,
     )
+
+
+def _places(places: list[int] | None, count: int) -> Integers:
+    """The slots in use; all of them if the welcome names none."""
+    used = list(range(count)) if places is None else places
+    if len(set(used)) < len(used) or not used or max(used) >= count:
+        raise InvalidInput("message", f"places {used[:10]}", f"the dictionary has {count} models, each used once")
+    return np.array(used, dtype=np.int64)

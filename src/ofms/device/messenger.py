@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 
-import msgspec
-
 from ofms.compute.client import Backend
 from ofms.core.errors import InvalidInput
 from ofms.device.exchange_messages import read_grant, require_own_fleet, withdraw_report
@@ -43,9 +41,9 @@ class Messenger:
                     self._receive_grant(envelope)
                 else:
                     raise InvalidInput("message", envelope.kind[:40], "a device accepts only a welcome or a grant")
-            except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
-                if isinstance(error, InvalidInput):
-                    raise
+            except (InvalidInput, OSError):
+                raise
+            except Exception as error:  # Nothing in a message is trusted, and a policy may compute anything from it.
                 reason = f"a field is missing or malformed ({type(error).__name__}: {error})"
                 raise InvalidInput("message", envelope.kind, reason) from None
 
@@ -75,6 +73,7 @@ class Messenger:
             elif state.held_models.membership.changed != membership.changed:
                 state.change(membership, exchange)
             elif exchange != state.memory.requested_exchange:
+                state.held_models.membership.require_same(membership)
                 state.rejoin(HeldModels(membership, state.held_models.tensors), exchange)
             else:
                 return

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors import SafetensorError
-
-from ofms.compute.client import Backend
+from ofms.compute.client import Arrays, Backend
 from ofms.core.errors import InvalidInput
 from ofms.device.held_models import HeldModels
 from ofms.device.journal_records import JournalRecord, Predicted
-from ofms.device.learning import learn, losses_of, observed_outputs
+from ofms.device.learning import learn, losses_of, observed_outputs, read_label
 from ofms.device.membership import read_membership
 from ofms.device.memory import Memory, Waiting
+from ofms.device.soundness import require_memory, require_prediction
 from ofms.device.state import DeviceState
 from ofms.device.store import Store
 from ofms.plugins import Trust
@@ -33,8 +32,7 @@ class Recorder:
         self._journal_size = 0
         try:
             self.state = _restore(self.store, budget, trust, backend)
-            for record in self.store.records():
-                _replay(self.state, record, most, longest)
+            _replay_all(self.state, self.store, most, longest)
         except BaseException:
             self.store.close()
             raise
@@ -72,25 +70,49 @@ def _restore(store: Store, budget: int, trust: Trust, backend: Backend) -> Devic
             return DeviceState(Memory.read(snapshot, None))
         membership = read_membership(decode(snapshot.arrays["welcome"].tobytes()), budget, trust, backend)
         memory = Memory.read(snapshot, membership.join())
+        require_memory(memory, membership)
         held_models = HeldModels(membership)
         for model, version in memory.versions.items():
             held_models.put(model, held_models.read(model, store.model(model, version)))
         if memory.own and membership.policy.own_model is not None:
+            _require_own(memory.own, held_models.tensors[membership.policy.own_model])
             held_models.change(membership.policy.own_model, memory.own)
         return DeviceState(memory, held_models)
-    except (InvalidInput, KeyError, ValueError, OSError, SafetensorError) as error:
+    except Exception as error:  # A damaged snapshot may fail anywhere.
         if isinstance(error, InvalidInput) and error.field in ("budget", "architecture", "policy", "backend"):
             raise
-        raise InvalidInput("store", store.folder, f"it cannot be read ({error}); remove it to join again") from None
+        raise _damaged(store, error) from None
+
+
+def _require_own(own: Arrays, tensors: Arrays) -> None:
+    for name, tensor in own.items():
+        if name not in tensors or tensor.shape != tensors[name].shape or tensor.dtype != tensors[name].dtype:
+            raise ValueError(f"own copy of {name}")
+
+
+def _replay_all(state: DeviceState, store: Store, most: int, longest: float) -> None:
+    """Repeat the journal since the snapshot."""
+    try:
+        for record in store.records():
+            _replay(state, record, most, longest)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise _damaged(store, error) from None
+
+
+def _damaged(store: Store, error: Exception) -> InvalidInput:
+    reason = f"{type(error).__name__}: {error}"
+    return InvalidInput("store", store.folder, f"it cannot be read ({reason}); remove it to join again")
 
 
 def _replay(state: DeviceState, record: JournalRecord, most: int, longest: float) -> None:
     """Repeat an event of the journal."""
     memory, held_models = state.memory, state.held_models
     if isinstance(record, Predicted):
+        require_prediction(record, memory)
         waiting = Waiting(record.x, memory.exchange, record.since)
         state.add_waiting(record.id, waiting, most=most, longest=longest)
     elif record.id in memory.waiting and held_models is not None:
         outputs = observed_outputs(held_models, memory, memory.waiting[record.id])
-        losses = losses_of(held_models.membership, outputs, record.y)
-        learn(held_models.membership, memory, record.id, record.y, outputs, losses)
+        label = read_label(held_models.membership.task, outputs, record.y)
+        losses = losses_of(held_models.membership, outputs, label)
+        learn(held_models.membership, memory, record.id, label, outputs, losses)

@@ -77,15 +77,16 @@ class DeviceState:
 
     def join(self, membership: Membership, exchange: int) -> None:
         """Join a fleet with a fresh state, and request an exchange."""
-        before = self.memory
-        self.held_models, self._predicting = HeldModels(membership), None
-        self.memory = Memory(
+        before, held_models = self.memory, HeldModels(membership)
+        memory = Memory(
             state=membership.join(),
             losses=np.zeros(len(membership.catalogue)),
             next_id=before.next_id,
             dropped=before.dropped + len(before.waiting),
         )
-        write_request(self.held_models, self.memory, exchange)
+        write_request(held_models, memory, exchange)
+        # Only now: a policy that cannot request anything leaves the device as it was.
+        self.held_models, self.memory, self._predicting = held_models, memory, None
 
     def change(self, membership: Membership, exchange: int) -> None:
         """Request an exchange of a fleet that changed: with what was learnt, or anew if its policy starts anew."""

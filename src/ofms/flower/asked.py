@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,6 +16,9 @@ _AHEAD = {JOIN: 0, EXCHANGE: 1}
 _REPEATED = ("deployment", "opening", "changed")
 
 
+_Exchange = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+
+
 class Asked(msgspec.Struct, frozen=True):
     """The exchange that the answer requests, and the values of the message that it repeats."""
 
@@ -26,7 +29,10 @@ class Asked(msgspec.Struct, frozen=True):
         """Whether a request for an exchange answers this message, and not one of another deployment or opening."""
         if exchange != self.exchange:
             return False
-        _, values = decode_head(answer)
+        try:
+            _, values = decode_head(answer)
+        except InvalidInput:
+            return False  # Damaged; the device writes its next one.
         return all(values.get(key) == value for key, value in self.same.items())
 
 
@@ -34,7 +40,7 @@ def read_asked(message_type: str, content: bytes) -> Asked:
     """Read what a message asks for; reject one that asks for nothing."""
     _, values = decode_head(content)
     try:
-        exchange = int(values["exchange"]) + _AHEAD[message_type]
+        exchange = msgspec.convert(values["exchange"], _Exchange) + _AHEAD[message_type]
         return Asked(exchange, {key: str(values[key]) for key in _REPEATED if key in values})
     except (KeyError, TypeError, ValueError) as error:
         reason = f"a field is missing or malformed ({type(error).__name__}: {error})"

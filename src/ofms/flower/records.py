@@ -6,6 +6,8 @@ as few as possible: itself, its dictionary of records, and one record.
 
 from __future__ import annotations
 
+import math
+
 from flwr.app import ConfigRecord, RecordDict
 
 from ofms.core.errors import InvalidInput
@@ -41,4 +43,6 @@ def read_record(record: ConfigRecord) -> tuple[bytes, float]:
         raise InvalidInput("message", type(error).__name__, "it contains no envelope") from None
     if not isinstance(content, bytes):
         raise InvalidInput("message", type(content).__name__, "it contains no envelope")
+    if not 0 <= wait < math.inf:
+        raise InvalidInput("message", f"wait {wait}", "it must be a number of seconds")
     return content, wait

@@ -9,6 +9,7 @@ import msgspec
 
 from ofms.core.errors import InvalidInput
 from ofms.storage.files import write_whole
+from ofms.storage.parsing import parse_json
 from ofms.storage.schema import convert
 
 FORMAT = "ofms-dictionary/1"
@@ -45,8 +46,8 @@ def read_index(folder: Path) -> Index:
         remedy = f"it has no readable dictionary ({INDEX}: {error.strerror}); name another folder"
         raise InvalidInput("models", folder, remedy) from None
     try:
-        values = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        values = parse_json(content, object)
+    except ValueError as error:
         raise InvalidInput("models", path, f"fix the file: {error}") from None
     found = values.get("format") if isinstance(values, dict) else None
     if isinstance(found, str) and found != FORMAT:

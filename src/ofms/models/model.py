@@ -15,7 +15,7 @@ from torch import nn
 
 from ofms.core.errors import InvalidInput
 from ofms.models.index import INDEX, ModelEntry
-from ofms.models.zoo import build_module
+from ofms.models.zoo import build_module, build_skeleton
 from ofms.plugins import Trust
 
 Tensors = dict[str, torch.Tensor]
@@ -92,7 +92,8 @@ def model_of(entry: ModelEntry, module: nn.Module, tensors: Tensors) -> Model:
 
 def read_model(folder: Path, entry: ModelEntry, trust: Trust) -> Model:
     """Build a model's network and read its tensors."""
-    module = build_module(entry.architecture, entry.options, trust)
+    # Without parameters first: options of a few bytes may describe a network that no memory holds.
+    expected = stored_tensors(build_skeleton(entry.architecture, entry.options, trust))
     path = folder / entry.file
     if Path(entry.file).name != entry.file:
         raise InvalidInput("file", entry.file, f"{folder / INDEX}: name a file in the same folder")
@@ -102,7 +103,6 @@ def read_model(folder: Path, entry: ModelEntry, trust: Trust) -> Model:
         raise InvalidInput("file", path, f"model {entry.name!r} has no such file; copy or train it again") from None
     except (SafetensorError, OSError) as error:
         raise InvalidInput("file", path, f"not a complete safetensors file ({error}); copy or train it again") from None
-    expected = stored_tensors(module)
     for name in sorted(expected.keys() | tensors.keys()):
         wanted = list(expected[name].shape) if name in expected else "nothing"
         found = list(tensors[name].shape) if name in tensors else "nothing"
@@ -112,7 +112,7 @@ def read_model(folder: Path, entry: ModelEntry, trust: Trust) -> Model:
                 found,
                 f"architecture {entry.architecture!r} expects {wanted}; fix one of them",
             )
-    return model_of(entry, module, tensors)
+    return model_of(entry, build_module(entry.architecture, entry.options, trust), tensors)
 
 
 def stored_tensors(module: nn.Module) -> Tensors:

@@ -6,8 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from torch import nn
 
+from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
 from ofms.core.failures import describe_failure
 from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object
@@ -96,6 +98,19 @@ ZOO: dict[str, Factory] = {"mlp": mlp, "vgg": vgg}
 def build_module(architecture: str, options: Mapping[str, Any], trust: Trust = NO_TRUST) -> nn.Module:
     """A network from the zoo, or from a user-defined `package.module:factory` if its package is trusted."""
     factory = ZOO.get(architecture) or _own_factory(architecture, trust)
+    return _made(factory, architecture, options)
+
+
+def build_skeleton(architecture: str, options: Mapping[str, Any], trust: Trust = NO_TRUST) -> nn.Module:
+    """The same network on the meta device, where parameters take no memory; a user-defined one is built first."""
+    factory = ZOO.get(architecture)
+    if factory is None:
+        return build_module(architecture, options, trust).to("meta")
+    with torch.device("meta"):
+        return _made(factory, architecture, options)
+
+
+def _made(factory: Factory, architecture: str, options: Mapping[str, Any]) -> nn.Module:
     try:
         module = factory(**options)
     except InvalidInput:
@@ -113,7 +128,7 @@ def build_module(architecture: str, options: Mapping[str, Any], trust: Trust = N
 
 def _own_factory(architecture: str, trust: Trust) -> Factory:
     if not is_reference(architecture):
-        known = f"use one of {', '.join(ZOO)}, or {SYNTAX} for your own"
+        known = f"{suggest(architecture, ZOO)}, or {SYNTAX} for your own"
         raise InvalidInput("architecture", architecture, known)
     factory = load_object(architecture, field="architecture", trusted=trust)
     if not (inspect.isfunction(factory) or inspect.isclass(factory)):

@@ -6,6 +6,7 @@ import inspect
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
 from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object, module_of, trust_of
 from ofms.policies import MODULES
@@ -33,7 +34,7 @@ def load_algorithm(policy: str, trust: Trust = NO_TRUST) -> Algorithm:
 def require_policy_name(field: str, policy: str) -> None:
     """Reject a name that is neither a built-in policy nor a reference; nothing is imported."""
     if policy not in MODULES and not is_reference(policy):
-        raise InvalidInput(field, policy, f"use one of {', '.join(MODULES)}, or your own as {SYNTAX}")
+        raise InvalidInput(field, policy, f"{suggest(policy, MODULES)}, or your own as {SYNTAX}")
 
 
 def trust_in(policy: str) -> Trust:

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from ofms.core.choices import admits_none, choices_in, members_of
+from ofms.core.choices import admits_none, choices_in, members_of, suggest
 from ofms.core.errors import InvalidInput
 
 
@@ -85,7 +85,7 @@ def check_settings(settings: Any) -> None:
     for name, kind in get_type_hints(type(settings), include_extras=True).items():
         value = getattr(settings, name)
         if not _fits(value, kind):
-            raise InvalidInput(name, value, _remedy(kind))
+            raise InvalidInput(name, value, _remedy(kind, value))
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -105,11 +105,11 @@ def _fits(value: Any, kind: Any) -> bool:
     return not isinstance(kind, type) or isinstance(value, kind)
 
 
-def _remedy(kind: Any) -> str:
+def _remedy(kind: Any, value: object) -> str:
     choices, ranges = choices_in(kind), _ranges(kind)
     parts = [f"give {limit}" for limit in ranges]
     if choices:
-        parts.append(f"use one of {', '.join(map(str, choices))}" if len(choices) > 1 else f"{choices[0]!r}")
+        parts.append(suggest(value, map(str, choices)) if len(choices) > 1 else f"{choices[0]!r}")
     if admits_none(kind):
         parts.append("leave it out")
     return ", or ".join(parts) or f"give {_description(kind)}"

@@ -112,10 +112,10 @@ def headline(run: Result) -> list[tuple[str, str]]:
     if figures["regret"] is not None:
         shown.append(("average regret", format_regret(run)))
         shown.append(("its bound", format_bound(run)))
-        shown.append(("best model in hindsight", f"{format_number(factor * figures['best_in_hindsight'])} {unit}"))
+        shown.append(("best model in hindsight", f"{_scaled(figures['best_in_hindsight'], factor)} {unit}"))
     if run.drifts:
         shown += zip(DRIFT_HEADER, format_drift(run), strict=True)
-        shown.append(("best model of each phase", f"{format_number(factor * figures['best_of_phases'])} {unit}"))
+        shown.append(("best model of each phase", f"{_scaled(figures['best_of_phases'], factor)} {unit}"))
     if figures["frozen"] is not None:
         shown.append(("same choices, frozen dictionary", f"{format_number(factor * figures['frozen'])} {unit}"))
     exchanges = -(-config.rounds // config.interval) * config.clients

@@ -13,6 +13,7 @@ from ofms.core.errors import InvalidInput
 from ofms.reproduction.convex import ServerCurve
 from ofms.runs.cell_file import content_key
 from ofms.storage.files import require_writable, write_whole
+from ofms.storage.parsing import parse_json
 
 
 class _CurveFile(msgspec.Struct, frozen=True):
@@ -44,8 +45,8 @@ class CurveStore:
             rounded = [float(f"{value:.5g}") for value in curve.regret]
             write_whole(path, msgspec.json.encode(_CurveFile(rounded, curve.bound)) + b"\n")
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=_CurveFile)
-        except msgspec.DecodeError as error:
+            found = parse_json(path.read_bytes(), _CurveFile)
+        except ValueError as error:
             raise InvalidInput("cell", path, f"it is damaged ({error}); remove it and run it again") from None
         self.used.append(path.name)
         return ServerCurve(np.array(found.regret), found.bound)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.plugins import NO_TRUST, Trust
@@ -51,7 +52,7 @@ def reproduce_targets(
         The page's file; by default in the folder `out`, as everything else.
     """
     if target != "all" and target not in TARGETS:
-        raise InvalidInput("target", target, f"use one of {', '.join(TARGETS)}, or all")
+        raise InvalidInput("target", target, suggest(target, [*TARGETS, "all"]))
     for name in (*columns, *(models or {})):
         load_experiment(name)
     folder = Path(out)

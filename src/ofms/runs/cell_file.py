@@ -19,6 +19,7 @@ from ofms.runs.config import RunConfig
 from ofms.runs.figures import config_figures
 from ofms.runs.result import Result
 from ofms.storage.files import write_whole
+from ofms.storage.parsing import parse_json
 
 _START = b'{"format":"ofms-cell/'
 
@@ -109,11 +110,11 @@ def read_cell(path: Path) -> Result:
     if not content.startswith(_START):
         raise InvalidInput("run", path, "it is neither a run's folder nor a cell of a reproduction; name one of these")
     try:
-        cell = msgspec.json.decode(content, type=_CellFile)
+        cell = parse_json(content, _CellFile)
         low, high = (np.array(values) for values in cell.regret_quantiles)
         # Earlier versions wrote commands without quotes.
         command = shlex.join(shlex.split(cell.command))
-    except (msgspec.DecodeError, ValueError) as error:
+    except ValueError as error:
         raise InvalidInput("cell", path, f"it is damaged ({error}); remove it and run it again") from None
     config = msgspec.structs.replace(cell.config, loopback=cell.loopback or None)
     clients = {"score": np.array(cell.scores), "regret": np.array(cell.regret)}

@@ -24,6 +24,7 @@ from ofms.core.version import __version__
 from ofms.runs.config import RunConfig, without_nothing
 from ofms.runs.folder import CONFIG, METRICS
 from ofms.storage.files import require_writable, sync, write_whole
+from ofms.storage.parsing import parse_json
 
 FOLDER, LATEST = "checkpoint", "latest.json"
 # Checkpoints take at most this share of a run's time.
@@ -160,10 +161,12 @@ def comparable(config: RunConfig) -> dict[str, Any]:
 def require_same_config(run: Path, config: RunConfig) -> None:
     """Reject a configuration that was edited after the run's last checkpoint, by field."""
     try:
-        latest = msgspec.json.decode((run / FOLDER / LATEST).read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
+        latest = parse_json((run / FOLDER / LATEST).read_bytes(), dict[str, Any])
+    except (OSError, ValueError):
         return  # No checkpoint, or one that cannot be read, as `restore` says.
-    then: dict[str, Any] = latest.get("config") or {}
+    then = latest.get("config") or {}
+    if not isinstance(then, dict):
+        return  # As `restore` says.
     # Through JSON, as the other: lists for tuples.
     now = msgspec.json.decode(msgspec.json.encode(comparable(config)), type=dict[str, Any])
     for field in sorted(now.keys() | then.keys()) if then else ():
@@ -180,10 +183,12 @@ def read_checkpoint(run: Path) -> tuple[Latest, dict[str, AnyArray]] | None:
     except FileNotFoundError:
         return None
     try:
-        version = msgspec.json.decode(content, type=dict[str, Any]).get("version")
+        version = parse_json(content, dict[str, Any]).get("version")
         if version != __version__:
             raise InvalidInput("run", run, f"written by ofms {version}, this is {__version__}; start a new run")
-        latest = msgspec.json.decode(content, type=Latest)
+        latest = parse_json(content, Latest)
         return latest, safetensors.numpy.load((run / FOLDER / latest.file).read_bytes())
-    except (msgspec.DecodeError, safetensors.SafetensorError, OSError) as error:
+    except (ValueError, KeyError, safetensors.SafetensorError, OSError) as error:
+        if isinstance(error, InvalidInput):
+            raise
         raise InvalidInput("run", run, f"its checkpoint is damaged ({error}); start a new run") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 import tomli_w
 
+from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
@@ -24,6 +24,7 @@ from ofms.policies.settings import check_settings, identifying
 from ofms.runs.loading import available, load_experiment, load_preset
 from ofms.runs.schemas import EventTable, Experiment, TrustTable
 from ofms.runs.units import named_budgets, parse_bandwidth, parse_budgets
+from ofms.storage.parsing import parse_toml
 from ofms.storage.schema import convert
 
 __all__ = [
@@ -141,8 +142,8 @@ def load_run(path: str) -> RunConfig | None:
     if not path.endswith(".toml"):
         return None
     try:
-        values = tomllib.loads(Path(path).read_bytes().decode())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        values = parse_toml(Path(path).read_bytes())
+    except (OSError, ValueError):
         return None
     # The first format has no `format` field.
     if "experiment" not in values and "format" not in values:
@@ -164,7 +165,7 @@ def run_of(fields: dict[str, Any]) -> RunConfig:
         if getattr(config, key) < 1:
             raise InvalidInput(key, getattr(config, key), "give at least 1")
     if config.preset not in available("presets"):
-        raise InvalidInput("preset", config.preset, f"use one of {', '.join(available('presets'))}")
+        raise InvalidInput("preset", config.preset, suggest(config.preset, available("presets")))
     if config.history < 0:
         raise InvalidInput("history", config.history, "give the number of clients to record round by round, 0 for none")
     if not 0 <= config.seed < 2**63:

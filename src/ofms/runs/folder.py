@@ -16,10 +16,12 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.runs.config import FORMAT, RunConfig, load_run
+from ofms.runs.soundness import require_sound_run
 from ofms.storage.archives import read_npz
 from ofms.storage.files import is_vacant, remove_leftovers, require_writable, write_whole
 from ofms.storage.growing import GrowingFile
 from ofms.storage.locks import FolderLock
+from ofms.storage.parsing import parse_json
 
 if TYPE_CHECKING:
     from ofms.runs.result import Result
@@ -28,11 +30,6 @@ CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
 HISTORY, SUMMARY = "history.npz", "summary.json"
 # Format 1 has no format number in its summary, and other names for two arrays.
 _RENAMED = {"vote_share": "prediction_share", "vote": "prediction_weights"}
-_COLUMNS = ("round", "mean", "std", "down", "up", "held", "groups")
-_FIGURES = (
-    *("metric", "mean", "std", "regret", "bound", "best_in_hindsight", "random_model", "bytes_down", "bytes_up"),
-    *("revision", "models", "seconds"),
-)
 
 
 def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
@@ -152,25 +149,22 @@ def read_run_folder(folder: Path) -> RunParts:
     try:
         if config is None:
             raise ValueError(f"{CONFIG} is not that of a run")
-        figures = msgspec.json.decode((folder / SUMMARY).read_bytes(), type=dict[str, Any])
+        figures = parse_json((folder / SUMMARY).read_bytes(), dict[str, Any])
         number = figures.pop("format", None)
         if number not in (None, FORMAT):
             raise InvalidInput("run", folder, f"its format is {number}; this version reads up to {FORMAT}")
         lines = _decode_lines((folder / METRICS).read_bytes().splitlines())
         clients, history = (read_npz(folder / name) for name in (CLIENTS, HISTORY))
-        missing = [name for name in _FIGURES if name not in figures]
-        missing += [name for name in _COLUMNS if not lines or any(name not in line for line in lines)]
-        missing += [name for name in ("score", "budget") if name not in clients]
-        if missing:
-            raise ValueError(f"{missing[0]} is missing")
-    except (OSError, ValueError, msgspec.DecodeError) as error:
+        if number is None:
+            clients, history = (
+                {_RENAMED.get(key, key): array for key, array in each.items()} for each in (clients, history)
+            )
+        require_sound_run(config, figures, lines, clients, history)
+    except (OSError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput("run", folder, f"it is damaged ({error}); run it again") from None
     if number is None:
-        clients, history = (
-            {_RENAMED.get(key, key): array for key, array in each.items()} for each in (clients, history)
-        )
         figures = {
             "not_covered": None,
             "frozen": None,
@@ -198,7 +192,7 @@ def _first_lines(path: Path, rounds: int) -> list[dict[str, Any]]:
         return []
     try:
         lines = _decode_lines((path / METRICS).read_bytes().splitlines()[:rounds])
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidInput("run", path, f"its {METRICS} is damaged ({error}); start a new run") from None
     if len(lines) < rounds:
         raise InvalidInput("run", path, f"its {METRICS} ends before its checkpoint; start a new run")
@@ -206,4 +200,4 @@ def _first_lines(path: Path, rounds: int) -> list[dict[str, Any]]:
 
 
 def _decode_lines(lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
+    return [parse_json(line, dict[str, Any]) for line in lines]

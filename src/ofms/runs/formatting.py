@@ -67,8 +67,9 @@ def format_drift(result: Result) -> list[str]:
     """Dynamic regret per round and the rounds until recovered, mean over clients; dashes without drift."""
     if not result.drifts:
         return ["–", "–"]
-    regret, recovery = result.figures["dynamic_regret"] / result.config.rounds, result.figures["recovery"]
-    return [f"{regret:.4f}", "–" if recovery is None else f"{recovery:.1f}"]
+    regret, recovery = result.figures["dynamic_regret"], result.figures["recovery"]
+    per_round = "–" if regret is None else f"{regret / result.config.rounds:.4f}"
+    return [per_round, "–" if recovery is None else f"{recovery:.1f}"]
 
 
 def recent_scores(result: Result, window: int = 10) -> Floats:
@@ -83,7 +84,7 @@ def recent_scores(result: Result, window: int = 10) -> Floats:
 def phase_levels(result: Result) -> Floats:
     """[T] the metric of the best model of each phase over that phase, mean over clients."""
     edges = [0, *result.figures["changes"], result.config.rounds]
-    return np.repeat(np.array(result.figures["phase_best"]), np.diff(edges))
+    return np.repeat(np.array(result.figures["phase_best"], dtype=np.float64), np.diff(edges))
 
 
 def comparison_table(rows: Sequence[tuple[str, Result]], reference: Result) -> str:

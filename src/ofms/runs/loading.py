@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -10,11 +9,13 @@ from typing import Any
 
 import msgspec
 
+from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies import MODULES
 from ofms.policies.registry import require_policy_name, setting_names
 from ofms.runs.schemas import Experiment, PolicyTables, Preset
+from ofms.storage.parsing import parse_toml
 from ofms.storage.schema import convert
 
 _PACKAGE = "ofms.runs"
@@ -66,8 +67,8 @@ def require_tables(field: str, tables: PolicyTables) -> None:
 def require_settings(field: str, settings: dict[str, Any], policy: str, trust: Trust = NO_TRUST) -> None:
     """Reject a setting that a policy does not have."""
     known = setting_names(policy, trust)
-    for name in settings.keys() - known:
-        raise InvalidInput(field, name, f"policy {policy} has no such setting; it has {', '.join(sorted(known))}")
+    for name in sorted(settings.keys() - known):
+        raise InvalidInput(field, name, f"policy {policy} has no such setting; {suggest(name, sorted(known))}")
 
 
 def _placed(experiment: Experiment, name: str) -> Experiment:
@@ -89,12 +90,12 @@ def _placed(experiment: Experiment, name: str) -> Experiment:
 
 def _packaged(folder: str, name: str) -> dict[str, Any]:
     if name not in available(folder):
-        raise InvalidInput(folder.removesuffix("s"), name, f"use one of {', '.join(available(folder))}")
+        raise InvalidInput(folder.removesuffix("s"), name, suggest(name, available(folder)))
     return _parsed(resources.files(_PACKAGE).joinpath(folder, f"{name}.toml").read_bytes(), f"{name}.toml")
 
 
 def _parsed(content: bytes, source: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput("file", source, f"not valid TOML: {error}") from None
+        return parse_toml(content)
+    except ValueError as error:
+        raise InvalidInput("file", source, str(error)) from None

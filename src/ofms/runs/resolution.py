@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from ofms.core.choices import admits_none
+from ofms.core.choices import admits_none, suggest
 from ofms.core.errors import InvalidInput
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies import DEFAULT
@@ -87,8 +87,8 @@ def _changed(fields: dict[str, Any], given: Mapping[str, Any], trust: Trust) -> 
         if key in RUN_FIELDS:
             fields[key] = fields.get(key) if value is None else value
         elif key not in hints:
-            names = ", ".join(sorted(hints.keys() | RUN_FIELDS - {"models"}))
-            raise InvalidInput("set", key, f"policy {policy} has no such setting; use one of {names}")
+            known = sorted(hints.keys() | RUN_FIELDS - {"models"})
+            raise InvalidInput("set", key, f"policy {policy} has no such setting; {suggest(key, known)}")
         elif value is not None or admits_none(hints[key]):
             fields["settings"][key] = _value(value)
     config = run_of(fields)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
 from ofms.runs.config import RunConfig
 
@@ -100,7 +101,7 @@ _KINDS: dict[str, tuple[Callable[[RunConfig, Path], Tracker], str]] = {
 def require_tracker(name: str) -> None:
     """Reject an unknown or missing tracker before the run starts."""
     if name not in _KINDS:
-        raise InvalidInput("tracker", name, f"use one of {', '.join(_KINDS)}")
+        raise InvalidInput("tracker", name, suggest(name, _KINDS))
     if find_spec(_KINDS[name][1]) is None:
         raise InvalidInput("tracker", name, f"it is not installed: pip install 'ofms[{name}]'")
 

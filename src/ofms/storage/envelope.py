@@ -91,6 +91,15 @@ def require_protocol(protocol: object, own: int = PROTOCOL) -> None:
         raise InvalidInput("message", shown, f"this is protocol {own}; upgrade the older side")
 
 
+def require_array(part: Mapping[str, AnyArray], name: str, shape: tuple[int, ...], kind: str) -> AnyArray:
+    """An array of a message; rejected unless it has the shape and the kind of dtype."""
+    array = part.get(name)
+    if array is None or array.shape != shape or array.dtype.kind != kind:
+        found = "missing" if array is None else f"{array.dtype}{list(array.shape)}"
+        raise InvalidInput("message", f"{name} {found}", f"expected {list(shape)} of kind {kind}")
+    return array
+
+
 def message_arrays(message: Message, name: str) -> dict[str, AnyArray]:
     """A message's arrays under `name.`; scalars, such as its exchange, are sent as values."""
     return {f"{name}.{key}": array for key, array in message.to_arrays().items() if array.ndim}

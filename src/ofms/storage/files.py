@@ -45,6 +45,8 @@ def new_folder(folder: Path, *, private: bool = False) -> Iterator[Path]:
 
     Other users of the machine cannot open a `private` one.
     """
+    if folder.name in ("", ".."):
+        raise InvalidInput("folder", folder, "it already exists; name a new one")
     require_writable(folder.parent)
     with waiting_lock(folder):
         if folder.exists() and (not folder.is_dir() or not is_vacant(folder)):

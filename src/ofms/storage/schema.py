@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
@@ -10,7 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from ofms.core.choices import choices_in, members_of, remedy_for
+from ofms.core.choices import choices_in, members_of, remedy_for, suggest
 from ofms.core.errors import InvalidInput
 
 T = TypeVar("T")
@@ -25,7 +24,7 @@ def convert(values: Any, kind: type[T]) -> T:
     >>> convert({"task": "both"}, make_dataclass("Job", [("task", Literal["one", "all"])]))
     Traceback (most recent call last):
     ...
-    ofms.core.errors.InvalidInput: task = both: use one of one, all
+    ofms.core.errors.InvalidInput: task = both: use one or all
     """
     _require_known_keys(values, kind, "")
     try:
@@ -44,28 +43,29 @@ def invalid_input(error: msgspec.ValidationError, values: Any, kind: Any) -> Inv
     field = path.rstrip("`").removeprefix(".") or "configuration"
     shown = "…" if values is None or (not steps and isinstance(values, Mapping)) else values
     if choices_in(annotation):
-        return InvalidInput(field, shown, remedy_for(annotation))
+        return InvalidInput(field, shown, remedy_for(annotation, values))
     return InvalidInput(field, shown, reason[:1].lower() + reason[1:].replace("`", "'"))
 
 
 def unknown_key(field: str, value: object, known: Iterable[str]) -> InvalidInput:
     """The error for a key that a record does not have: names the key that is meant, or all keys.
 
-    >>> raise unknown_key("stream.feature", "heat", ["file", "features"])
+    >>> raise unknown_key("feature", "heat", ["file", "features"])
     Traceback (most recent call last):
     ...
-    ofms.core.errors.InvalidInput: stream.feature = heat: unknown key 'feature'; did you mean 'features'?
+    ofms.core.errors.InvalidInput: feature = heat: unknown key 'feature'; did you mean 'features'? use file or features
     """
-    key, names = field.rpartition(".")[2], list(known)
-    close = difflib.get_close_matches(key, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(names)}"
-    return InvalidInput(field, value, f"unknown key {key!r}; {hint}")
+    key = field.rpartition(".")[2]
+    return InvalidInput(field, value, f"unknown key {key!r}; {suggest(key, known)}")
 
 
 def _require_known_keys(values: Any, kind: Any, place: str) -> None:
     """Reject unknown keys of a record and of the records in it, which msgspec would ignore in dataclasses."""
     for member in members_of(kind):
         _require_known_keys(values, member, place)
+    if get_origin(kind) is list and isinstance(values, list):
+        for index, value in enumerate(values):
+            _require_known_keys(value, get_args(kind)[0], f"{place.removesuffix('.')}[{index}].")
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not kind.__struct_config__.forbid_unknown_fields:
         return
     if not isinstance(values, Mapping) or not _is_record(kind):
@@ -73,7 +73,7 @@ def _require_known_keys(values: Any, kind: Any, place: str) -> None:
     hints = get_type_hints(kind)
     for key, value in values.items():
         if key not in hints:
-            raise unknown_key(f"{place}{key}", value, hints)
+            raise unknown_key(f"{place}{key}" or "(no name)", value, hints)
         _require_known_keys(value, hints[key], f"{place}{key}.")
 
 
