@@ -55,5 +55,5 @@ def test_the_graphs_of_another_dictionary_are_not_used(tmp_path: Path) -> None:
 def test_a_network_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
     modules = {name: nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten()) for name in ("a", "b")}
     dictionary = Dictionary.from_modules(modules, task="classification")
-    with pytest.raises(ofms.InvalidInput, match=r"edge = a: .* needs devices with PyTorch .*; omit --edge"):
+    with pytest.raises(ofms.InvalidInput, match=r"edge = a: .*needs devices with PyTorch .*; omit --edge"):
         export_missing(tmp_path / "graphs", dictionary, lambda line: None)

@@ -19,7 +19,7 @@ from ofms.storage.envelope import Envelope, decode, encode
 from ofms.storage.parsing import parse_json, parse_toml
 from tests.deployments import make_fleet
 from tests.devices import budgets_for, coordinator_for, problem
-from tests.fuzz.test_npz import VALID, archive, declared
+from tests.fuzz.archives import VALID, archive, declared
 from tests.tampering import changed
 
 

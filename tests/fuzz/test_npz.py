@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from typing import Any
 
 import numpy as np
@@ -11,39 +9,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from ofms.core.typing import AnyArray
 from tests.fuzz.amounts import inputs
+from tests.fuzz.archives import VALID, archive, declared, member
 from tests.fuzz.holding import accepted
 from tests.fuzz.mutations import mutated_bytes
 from tests.fuzz.places import Place
 from tests.fuzz.table_sources import require_stream, source_of
 
-X, Y = np.arange(24, dtype=np.float32).reshape(2, 4, 3), np.arange(8).reshape(2, 4) % 2
 DTYPES = st.sampled_from(["f2", ">f4", "f8", "i8", "u8", "b1", "c8", "U3", "S3", "M8[s]", "m8[s]", "f4,i4", "V4", "O"])
-
-
-def member(array: AnyArray) -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, array)
-    return buffer.getvalue()
-
-
-def archive(members: dict[str, bytes], *, compressed: bool = False) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as file:
-        for name, content in members.items():
-            file.writestr(name, content)
-    return buffer.getvalue()
-
-
-def declared(shape: str, descr: str = "'<f4'", order: str = "False") -> bytes:
-    """An array whose header declares a shape that its data does not have."""
-    header = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}".encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64)
-
-
-VALID = {"x.npy": member(X), "y.npy": member(Y), "names.npy": member(np.array(["fan", "pump"]))}
 SHAPES = st.sampled_from(["(2, 4, 3)", "(2**31, 2**31)", "(10**14,)", "(-1, 4)", "()", "(0, 4, 3)", "None", "(2, 4"])
 SHAPES |= st.sampled_from([f"({2**40},)", f"({2**62}, 4)", "(1000000000000, 2, 4)", "(" * 500])
 

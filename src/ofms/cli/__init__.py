@@ -12,7 +12,7 @@ import click
 from ofms.cli import bounds, check, compare, data, deploy, listing, pretrain, report, reproduce, run
 from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
 from ofms.cli.output import Output
-from ofms.core.errors import one_line
+from ofms.core.errors import InvalidInput, NotFinite, ProcessEnded, one_line
 from ofms.core.failures import user_line
 from ofms.core.version import __version__
 from ofms.exports import NO_TORCH
@@ -56,9 +56,6 @@ def main() -> None:
 
 
 def _main(arguments: list[str]) -> int:
-    from ofms.core.errors import InvalidInput, NotFinite
-    from ofms.flower.errors import ProcessEnded
-
     # Plug-ins may be in the current folder. It is searched last: no file in it replaces an installed module.
     sys.path[:] = [folder for folder in sys.path if folder not in ("", str(Path.cwd()))] + [""]
     shown = TRACEBACK in arguments

@@ -38,3 +38,7 @@ class InvalidInput(ValueError):
 
 class NotFinite(ArithmeticError):
     """A loss in pre-training that is not finite."""
+
+
+class ProcessEnded(Exception):
+    """A process of a deployment that should have kept running ended."""

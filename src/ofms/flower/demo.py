@@ -27,7 +27,7 @@ from ofms.coordinator.keys import add_device, make_deployment
 from ofms.coordinator.operation import request_change
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.status import read_status
-from ofms.core.errors import InvalidInput
+from ofms.core.errors import InvalidInput, ProcessEnded
 from ofms.core.events import Event
 from ofms.core.typing import Integers
 from ofms.data import load_dataset
@@ -36,7 +36,6 @@ from ofms.device.device import Device
 from ofms.drawing.tables import format_table
 from ofms.flower.app import write_app
 from ofms.flower.demo_device import Player
-from ofms.flower.errors import ProcessEnded
 from ofms.flower.processes import Process, free_port
 from ofms.flower.supervisor import Supervisor
 from ofms.models.dictionary import Dictionary

@@ -18,9 +18,8 @@ from ofms.coordinator.files import AUTHORITY, EVENTS, FLOWER, split_address
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.roster import read_roster
 from ofms.coordinator.watch.server import WatchServer, start_watch
-from ofms.core.errors import InvalidInput
+from ofms.core.errors import InvalidInput, ProcessEnded
 from ofms.flower.control import Control
-from ofms.flower.errors import ProcessEnded
 from ofms.flower.processes import Process, superlink_command
 from ofms.flower.sizes import largest_request
 from ofms.storage.locks import FolderLock
