@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ofms.cli import bounds, check, compare, data, deploy, listing, pretrain, report, reproduce, run
+from ofms.cli import bounds, check, compare, data, deploy, listing, models, pretrain, report, reproduce, run
 from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
 from ofms.cli.output import Output
 from ofms.core.errors import one_line
@@ -29,7 +29,7 @@ def cli() -> None:
     larger than any device's memory."""
 
 
-for _module in (bounds, check, compare, data, deploy, listing, pretrain, report, reproduce, run):
+for _module in (bounds, check, compare, data, deploy, listing, models, pretrain, report, reproduce, run):
     cli.add_command(_module.command)
 
 

@@ -15,7 +15,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 # Arguments of `simulate` that are not settings of a policy or a run.
 _NOT_SETTINGS = (
     *("experiment", "policy", "models", "stream", "out", "loopback"),
-    *("workers", "progress", "resume", "checkpoint", "tracker", "cache", "trust", "seed"),
+    *("workers", "progress", "resume", "checkpoint", "tracker", "cache", "save_models", "report", "trust", "seed"),
 )
 
 

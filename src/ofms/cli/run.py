@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,12 +12,14 @@ from ofms.cli.options import (
     given_options,
     json_option,
     print_json,
-    print_report,
     setting_options,
     trust_option,
     workers_option,
 )
 from ofms.policies import DEFAULT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command("run")
@@ -36,6 +38,7 @@ from ofms.policies import DEFAULT
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Resume an interrupted run, with its configuration.")
 @click.option("--tracker", metavar="NAME", help="Also log to tensorboard or mlflow.")
 @click.option("--checkpoint", type=float, metavar="S", help="Seconds between checkpoints; 30 by default.")
+@click.option("--save-models", is_flag=True, help="Leave the fine-tuned models in the run's folder, for --models.")
 @json_option
 def command(
     experiment: str | None,
@@ -50,6 +53,7 @@ def command(
     resume: str | None,
     tracker: str | None,
     checkpoint: float | None,
+    save_models: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -70,13 +74,23 @@ def command(
         resume=resume,
         checkpoint=checkpoint,
         tracker=tracker,
+        save_models=save_models,
         trust=trust,
         **(given_options(given) | settings),
     )
     click.echo(result.table())
     config, seconds = result.config, result.figures["seconds"]
     click.echo(f"{config.clients} clients, {config.rounds} rounds in {seconds:.1f} s; run in {result.folder}")
-    if result.folder is not None:
-        print_report([result.folder], None)
+    for name, path in _run_files(result.folder):
+        click.echo(f"{name}: {path}")
     if as_json:
         print_json(result.figures)
+
+
+def _run_files(folder: Path | None) -> list[tuple[str, Path]]:
+    """What a user opens next of a run: its page, its saved models."""
+    from ofms.report.page import NAME
+    from ofms.runs.folder import MODELS
+
+    files = [] if folder is None else [("report", folder / NAME), ("models", folder / MODELS)]
+    return [(name, path) for name, path in files if path.exists()]

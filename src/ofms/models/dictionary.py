@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -107,9 +107,7 @@ class Dictionary:
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder atomically."""
         folder = Path(folder)
-        for model in self.models:
-            if not model.architecture:
-                raise InvalidInput("architecture", None, f"to write {model.name!r}, give its architecture and options")
+        self.require_storable()
         with new_folder(folder) as partial:
             entries = []
             for model in self.models:
@@ -117,6 +115,20 @@ class Dictionary:
                 write_whole(partial / file, encode_tensors(model.tensors))
                 entries.append(model.entry(file))
             write_index(partial, self.task, entries)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Networks by name with the dictionary's parameters, in evaluation mode: the inverse of `from_modules`."""
+        return {model.name: model.network() for model in self.models}
+
+    def with_tensors(self, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Dictionary:
+        """The same models with other parameters and buffers, in the types in which the dictionary stores them."""
+        return replace(self, models=tuple(map(Model.with_tensors, self.models, tensors)))
+
+    def require_storable(self) -> None:
+        """Reject a dictionary that cannot be written, because it does not say how to rebuild a network."""
+        for model in self.models:
+            if not model.architecture:
+                raise InvalidInput("architecture", None, f"to write {model.name!r}, give its architecture and options")
 
     def catalogue(self) -> Catalogue:
         """The names, costs and versions that every client knows."""

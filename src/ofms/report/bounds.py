@@ -16,7 +16,7 @@ from ofms.policies.ofms_ft_settings import Settings
 from ofms.policies.registry import build_policy
 from ofms.report.dictionaries import format_range
 from ofms.runs.units import human_bytes
-from ofms.simulator.api import prepare
+from ofms.simulator.experiments import prepare
 
 
 def describe_bounds(

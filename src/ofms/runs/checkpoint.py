@@ -154,7 +154,9 @@ def comparable(config: RunConfig) -> dict[str, Any]:
     nested = {key: value for key, value in values.items() if isinstance(value, dict) and key != "trust"}
     flat = {key: value for key, value in values.items() if not isinstance(value, dict) and key != "models"}
     flat |= {f"{key}.{name}": value for key, table in nested.items() for name, value in table.items()}
-    flat.pop("stream.file", None)
+    # What a run leaves behind may change when it is resumed.
+    for key in ("stream.file", "save_models"):
+        flat.pop(key, None)
     return flat
 
 
@@ -187,7 +189,13 @@ def read_checkpoint(run: Path) -> tuple[Latest, dict[str, AnyArray]] | None:
         if version != __version__:
             raise InvalidInput("run", run, f"written by ofms {version}, this is {__version__}; start a new run")
         latest = parse_json(content, Latest)
-        return latest, safetensors.numpy.load((run / FOLDER / latest.file).read_bytes())
+        try:
+            return latest, safetensors.numpy.load((run / FOLDER / latest.file).read_bytes())
+        except FileNotFoundError:
+            # The run still runs, and has replaced it meanwhile.
+            if path.read_bytes() == content:
+                raise
+            return read_checkpoint(run)
     except (ValueError, KeyError, safetensors.SafetensorError, OSError) as error:
         if isinstance(error, InvalidInput):
             raise

@@ -60,6 +60,8 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         What changes during the run; None if nothing does.
     doubling
         The rounds of the first stretch of the doubling trick; None for rates of the whole run.
+    save_models
+        True for a run that leaves its fine-tuned dictionary in its folder; otherwise None.
     settings
         All settings of the policy that are not None.
     """
@@ -81,6 +83,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     history: int = 10
     drift: Drift | None = None
     loopback: Literal[True] | None = None
+    save_models: Literal[True] | None = None
     trust: TrustTable | None = None
     events: tuple[EventTable, ...] | None = None
     doubling: int | None = None
@@ -122,7 +125,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         if self.stream is not None:
             values["stream"]["file"] = Path(self.stream.file).name
         values["settings"] = identifying(values["settings"], settings_type(self.policy, self.trusted()))
-        return {key: value for key, value in values.items() if key not in ("models", "trust")}
+        return {key: value for key, value in values.items() if key not in ("models", "save_models", "trust")}
 
     def to_toml(self) -> str:
         """The content of a run's `config.toml`."""
@@ -130,7 +133,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
 
 RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {
-    *("settings", "experiment", "dataset", "stream", "policy", "loopback", "trust")
+    *("settings", "experiment", "dataset", "stream", "policy", "loopback", "save_models", "trust")
 }
 
 

@@ -18,6 +18,7 @@ from ofms.policies.rules import BrokenRule
 from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, comparable, restore
 from ofms.runs.config import RunConfig
 from ofms.runs.folder import RunFolder, resume_command
+from ofms.runs.measured import result_of
 from ofms.runs.observers import CheckpointObserver, Observer
 from ofms.runs.result import Result
 from ofms.runs.trackers import start_tracker
@@ -45,6 +46,7 @@ def run(
     tracker: str | None,
     cache: bool = False,
     phases: Phases | None = None,
+    report: bool = True,
 ) -> Result:
     """Run a policy to its end, from the last checkpoint if it is resumed, and notify observers."""
     simulation = make_simulation(
@@ -83,6 +85,7 @@ def run(
     lines: list[Line] = []
     with ExitStack() as stack:
         observers: list[Observer] = []
+        written: RunFolder | None = None
         if folder is not None:
             written = stack.enter_context(RunFolder(folder, config, resumed=resumed))
             if resumed:
@@ -119,7 +122,7 @@ def run(
         quarantined = quarantined_models(lines)
         further = {"loss_bound": policy.loss_bound} | ({"quarantined": quarantined} if quarantined else {})
         warnings = [*stream.warnings, *warnings, *divergence_warnings(lines)]
-        result = Result.from_measurement(
+        result = result_of(
             config,
             metric=metric,
             clients=clients,
@@ -135,9 +138,14 @@ def run(
             | {"warnings": warnings}
             | ({} if phases is None else {"events": phases.lines(stream.names)}),
             folder=folder,
+            dictionary=dictionary.with_tensors(simulation.parameters()),
         )
+        if written is not None and config.save_models:
+            written.write_models(result.models)
         for observer in observers:
             observer.on_finish(result)
+        if written is not None and report:
+            written.write_page()
     return result
 
 
