@@ -9,6 +9,7 @@ commands/                       freeze, thaw and rollback, until they are execut
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec

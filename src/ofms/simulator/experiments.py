@@ -10,7 +10,6 @@ import msgspec
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST, Trust, trust_of
-from ofms.policies import DEFAULT
 from ofms.runs.config import Experiment, RunConfig, load_experiment
 from ofms.runs.dictionaries import find_dictionary, task_of
 from ofms.runs.resolution import resolve
@@ -40,7 +39,7 @@ def resolve_experiment(
             loaded = msgspec.structs.replace(
                 loaded, clients=loaded.clients or found.clients, rounds=loaded.rounds or found.rounds
             )
-    return loaded, resolve(loaded, experiment, task=task, policy=policy or DEFAULT, trust=trust, given=given)
+    return loaded, resolve(loaded, experiment, task=task, policy=policy, trust=trust, given=given)
 
 
 def prepare(
