@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -21,6 +21,7 @@ from ofms.core.choices import members_of
 
 # For a setting that has no default.
 REQUIRED = "required"
+_GUARD = 10**9
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "none"}
 
 
@@ -72,8 +73,7 @@ def describe(kind: type[Any], defaults: Mapping[str, Any]) -> list[Setting]:
     """The settings that a record declares, with their `defaults`; a name without one is required."""
     found = []
     for name, annotation in get_type_hints(kind, include_extras=True).items():
-        docs = [each for each in get_args(annotation) if isinstance(each, Doc)]
-        doc = docs[-1] if docs and get_origin(annotation) is Annotated else Doc("")
+        doc = (_docs(annotation) or [Doc("")])[-1]
         default = shown(defaults[name]) if name in defaults else REQUIRED
         found.append(Setting(name, doc.meaning, default, allowed_values(annotation), doc.equation))
     return found
@@ -83,20 +83,38 @@ def allowed_values(annotation: Any) -> str:
     """The values that an annotation allows, in words.
 
     >>> allowed_values(Annotated[int, Range(1)] | Literal["N"] | None), allowed_values(list[str])
-    ('a number of at least 1, N, or none', 'a list, each text')
+    ('a whole number of at least 1, N, or none', 'a list, each text')
     """
+    parts = _alternatives(annotation)
+    return " or ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])}, or {parts[-1]}"
+
+
+def _alternatives(annotation: Any) -> list[str]:
     if get_origin(annotation) is Annotated:
         base, *extras = get_args(annotation)
         words = [each.words for each in extras if isinstance(each, Values)]
-        ranges = [str(each) for each in extras if isinstance(each, Range)]
-        return (words or ranges or [allowed_values(base)])[-1]
+        ranges = [_range(base, each) for each in extras if isinstance(each, Range)]
+        return (words or ranges)[-1:] or _alternatives(base)
     if members := members_of(annotation):
-        return _joined([allowed_values(member) for member in members])
+        return [part for member in members for part in _alternatives(member)]
     if get_origin(annotation) is Literal:
-        return _joined([shown(choice) for choice in get_args(annotation)])
+        return [shown(choice) for choice in get_args(annotation)]
     if get_origin(annotation) in (list, tuple):
-        return f"a list, each {allowed_values(get_args(annotation)[0])}"
-    return _WORDS.get(annotation, "a table")
+        return [f"a list, each {allowed_values(get_args(annotation)[0])}"]
+    return [_WORDS.get(annotation, "a table")]
+
+
+def _range(base: Any, limits: Range) -> str:
+    """Limits in words, without one that only guards against overflow."""
+    if limits.most >= _GUARD:
+        limits = replace(limits, most=math.inf)
+    return str(limits).replace("a number", "a whole number") if base is int else str(limits)
+
+
+def _docs(annotation: Any) -> list[Doc]:
+    """The docs of an annotation, or of the members of a union."""
+    own = [each for each in get_args(annotation) if isinstance(each, Doc)]
+    return own or [doc for member in members_of(annotation) for doc in _docs(member)]
 
 
 def shown(value: Any) -> str:
@@ -111,8 +129,4 @@ def shown(value: Any) -> str:
         return ", ".join(map(shown, value)) or "none"
     if isinstance(value, dict):
         return "none" if not value else "a table"
-    return str(value)
-
-
-def _joined(parts: list[str]) -> str:
-    return " or ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])}, or {parts[-1]}"
+    return str(value) if isinstance(value, str | int | float) else "a table"

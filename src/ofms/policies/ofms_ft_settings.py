@@ -17,7 +17,7 @@ class OFMSFT:
 
     learning_rate: Annotated[
         float | str,
-        Values("a number from 0, one over √T as in 10/sqrt(T), tuned, or sharp"),
+        Values("a number of at least 0, one over √T as in 10/sqrt(T), tuned, or sharp"),
         Doc(
             "η_i, the learning rate of the weights of models.",
             "(5); tuned: √(ln K/(μ n T)); sharp: √(2 ln K/(G n T)), G = K·M/(K + M - 1) with M the most clusters",

@@ -43,8 +43,8 @@ Count = Annotated[int, Range(1, _MOST_ROUNDS)]
 Round = Annotated[int, Range(0, _MOST_ROUNDS)]
 Positive = Annotated[float, Range(0, above=True)]
 # `ofms.core.rates.resolve_rate` checks them.
-Rate = Annotated[float | str, Values("a number from 0, or one over √T as in 10/sqrt(T)")]
-TunedRate = Annotated[float | str, Values("a number from 0, one over √T as in 10/sqrt(T), or tuned")]
+Rate = Annotated[float | str, Values("a number of at least 0, or one over √T as in 10/sqrt(T)")]
+TunedRate = Annotated[float | str, Values("a number of at least 0, one over √T as in 10/sqrt(T), or tuned")]
 
 # Settings that several policies have.
 LossBound = Annotated[

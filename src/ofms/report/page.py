@@ -101,7 +101,12 @@ def _preset(run: Result) -> str:
     """The preset, if it has settings for the run's policy."""
     preset, policy = load_preset(run.config.preset), run.config.policy
     tables = (preset.policies, preset.classification, preset.regression)
-    return f", preset {run.config.preset}" if any(policy in table for table in tables) else ""
+    if not any(policy in table for table in tables):
+        return ""
+    task = preset.classification if run.metric == "accuracy" else preset.regression
+    its = preset.policies.get(policy, {}) | task.get(policy, {})
+    changed = any(run.config.settings.get(name) != value for name, value in its.items())
+    return f", preset {run.config.preset}" + (", changed" if changed else "")
 
 
 def headline(run: Result) -> list[tuple[str, str]]:

@@ -57,23 +57,26 @@ DriftKind = Annotated[Drift | None, Doc("How the stream changes during the run; 
 class Network(msgspec.Struct, forbid_unknown_fields=True):
     """One network of a dictionary; it is trained on each of the dataset's training sets."""
 
-    name: str
-    architecture: str
-    options: dict[str, Any]
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    rate: float = 0.01
-    momentum: float = 0.9
-    initialisation: Literal["default", "glorot-uniform", "glorot-normal", "uniform", "normal"] = "default"
+    name: Annotated[str, Doc("A part of its models' names.")]
+    architecture: Annotated[str, Values("mlp, vgg, or package.module:name"), Doc("What builds the network.")]
+    options: Annotated[dict[str, Any], Doc("Options of the architecture.")]
+    optimizer: Annotated[Literal["sgd", "adam"], Doc("How it is trained.")] = "sgd"
+    rate: Annotated[float, Doc("The step size of its training.")] = 0.01
+    momentum: Annotated[float, Doc("The momentum of sgd.")] = 0.9
+    initialisation: Annotated[
+        Literal["default", "glorot-uniform", "glorot-normal", "uniform", "normal"],
+        Doc("How its weights begin; default: as in PyTorch."),
+    ] = "default"
 
 
 class Pretraining(msgspec.Struct, forbid_unknown_fields=True):
     """How an experiment's dictionary is pre-trained; `common` holds the values that its networks share."""
 
-    epochs: int
-    batch_size: int
-    networks: list[dict[str, Any]]
-    common: dict[str, Any] = {}
-    seed: int = 0
+    epochs: Annotated[int, Doc("Passes over a training set.")]
+    batch_size: Annotated[int, Doc("The number of samples of a batch.")]
+    networks: Annotated[list[dict[str, Any]], Doc("The networks, each trained on each training set.")]
+    common: Annotated[dict[str, Any], Doc("Values that the networks share.")] = {}
+    seed: Annotated[int, Doc("The seed of the initial weights and of the batches.")] = 0
 
     def kinds(self) -> list[Network]:
         """The networks, with the common values filled in."""

@@ -16,6 +16,7 @@ from ofms.data import load_dataset
 from ofms.data.drift import make_stream
 from ofms.data.stream import Stream
 from ofms.plugins import Trust
+from ofms.policies.options import PolicyOptions, policy_of
 from ofms.runs.checkpoint import require_same_config
 from ofms.runs.config import RUN_FIELDS, Experiment, load_run
 from ofms.runs.dictionaries import find_dictionary
@@ -48,7 +49,7 @@ _DEFAULT = "digits"
 def simulate(
     experiment: str | os.PathLike[str] = _DEFAULT,
     *,
-    policy: str | None = None,
+    policy: str | PolicyOptions | None = None,
     models: Models | None = None,
     stream: Stream | None = None,
     out: str | os.PathLike[str] | bool = False,
@@ -72,7 +73,9 @@ def simulate(
         A name from `ofms list`, or a TOML file: your own experiment, or the `config.toml` of an earlier run, which is
         repeated. It provides the dataset and all sizes that are not given.
     policy
-        A name from `ofms list`, `ofms.policies.DEFAULT` if it is not given; or your own as `package.module:name`.
+        A name from `ofms list`, by default that of the experiment; or your own as `package.module:name`; or settings
+        such as `ofms.OFMSFT(learning_rate=0.5)`, which are all that apply: neither a preset nor the experiment changes
+        them.
     models
         A dictionary or its folder, or networks by name, or a list of networks; by default the experiment's own, which
         is pre-trained and cached if it is missing.
@@ -123,7 +126,7 @@ def simulate(
     given = plain_values({key: value for key, value in given.items() if key not in RUN_FIELDS or value is not None})
     experiment = path_of("experiment", experiment, "give a name from `ofms list`, or a TOML file")
     if policy is not None and not isinstance(policy, str):
-        raise InvalidInput("policy", type(policy).__name__, "give its name, or your own as package.module:name")
+        policy, given = _options_of(policy, given)
     trusted, workers = trusted_packages(trust), count_of("workers", workers)
     loopback, progress, cache = flag_of("loopback", loopback), flag_of("progress", progress), flag_of("cache", cache)
     save_models, report = flag_of("save_models", save_models), flag_of("report", report)
@@ -220,6 +223,15 @@ def simulate(
         phases=phases,
         report=report,
     )
+
+
+def _options_of(policy: object, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of a policy that is given by its settings, and the caller's values with these."""
+    kind = type(policy).__name__
+    name, settings = policy_of(policy)
+    for key in given.keys() & (settings.keys() | {"preset"}):
+        raise InvalidInput(key, given[key], f"{kind}(...) has all settings; leave it out, or set it there")
+    return name, settings | given
 
 
 def _require_only_resume(policy: str | None, loopback: bool, out: object, given: dict[str, Any]) -> None:
