@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ofms.cli.completion import complete_settings_name
 from ofms.cli.options import trust_option
 
 
@@ -11,6 +12,7 @@ from ofms.cli.options import trust_option
 @click.option(
     "--settings",
     metavar="NAME",
+    shell_complete=complete_settings_name,
     help="What can be set, with meaning, default, values and equation: of a policy, an experiment, run, experiment, "
     "deployment, or all.",
 )

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ofms.cli.completion import complete_experiment, complete_policy
+from ofms.cli.logs import log_options
 from ofms.cli.options import (
     cache_option,
     drift_option,
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
 
 
 @click.command("run")
-@click.argument("experiment", required=False)
+@click.argument("experiment", required=False, shell_complete=complete_experiment)
 @click.option(
-    "--policy", metavar="NAME", help=f"{DEFAULT} by default; see `ofms list`; or your own, as package.module:name."
+    "--policy",
+    metavar="NAME",
+    shell_complete=complete_policy,
+    help=f"{DEFAULT} by default; see `ofms list`; or your own, as package.module:name.",
 )
 @click.option("--seed", type=int, help="0 by default.")
 @click.option("--out", type=click.Path(), metavar="DIR", help="The run's folder; a new one under `runs` by default.")
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
 @click.option("--checkpoint", type=float, metavar="S", help="Seconds between checkpoints; 30 by default.")
 @click.option("--save-models", is_flag=True, help="Leave the fine-tuned models in the run's folder, for --models.")
 @json_option
+@log_options
 def command(
     experiment: str | None,
     policy: str | None,
@@ -55,6 +61,7 @@ def command(
     checkpoint: float | None,
     save_models: bool,
     as_json: bool,
+    quiet: bool,
     **given: Any,
 ) -> None:
     """Run one policy on an experiment (digits by default, which needs no download)."""
@@ -70,7 +77,7 @@ def command(
         loopback=loopback,
         workers=workers,
         cache=cache,
-        progress=True,
+        progress=not quiet,
         resume=resume,
         checkpoint=checkpoint,
         tracker=tracker,
@@ -79,10 +86,11 @@ def command(
         **(given_options(given) | settings),
     )
     click.echo(result.table())
-    config, seconds = result.config, result.figures["seconds"]
-    click.echo(f"{config.clients} clients, {config.rounds} rounds in {seconds:.1f} s; run in {result.folder}")
-    for name, path in _run_files(result.folder):
-        click.echo(f"{name}: {path}")
+    if not quiet:
+        config, seconds = result.config, result.figures["seconds"]
+        click.echo(f"{config.clients} clients, {config.rounds} rounds in {seconds:.1f} s; run in {result.folder}")
+        for name, path in _run_files(result.folder):
+            click.echo(f"{name}: {path}")
     if as_json:
         print_json(result.figures)
 

@@ -6,6 +6,7 @@ names it and is replaced last: a reader finds a complete checkpoint or none.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from ofms.runs.folder import CONFIG, METRICS
 from ofms.storage.files import require_writable, sync, write_whole
 from ofms.storage.parsing import parse_json
 
+_log = logging.getLogger(__name__)
 FOLDER, LATEST = "checkpoint", "latest.json"
 # Checkpoints take at most this share of a run's time.
 _MOST_TIME = 0.02
@@ -118,6 +120,7 @@ class Checkpoints:
                 path.unlink()
         self._last = time.perf_counter()
         self._cost = self._last - began
+        _log.debug("checkpoint after round %d in %.2f s: %s", rounds, self._cost, self.folder / latest.file)
 
     def remove(self) -> None:
         """Remove all checkpoints: a finished run needs none."""

@@ -143,7 +143,7 @@ class RunFolder:
         from ofms.report.page import write_report
 
         try:
-            _log.info("report: %s", write_report([self.path]))
+            _log.debug("report: %s", write_report([self.path]))
         except InvalidInput as error:
             _log.warning("no report: %s", error.remedy)
         except OSError as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,6 +44,7 @@ from ofms.simulator.running import run
 
 CHECKPOINT_SECONDS = 30.0
 _DEFAULT = "digits"
+_log = logging.getLogger(__name__)
 
 
 def simulate(
@@ -200,8 +201,8 @@ def simulate(
         fleet = phases.first.fleet
     built = config.policy_for(fleet) if phases is None else without_bound(phases.first.built)
     for line in stream.warnings:
-        if progress:
-            print(f"warning: {line}", file=sys.stderr)
+        if logging.getLogger("ofms").handlers:
+            _log.warning(line)
         else:
             warnings.warn(line, stacklevel=2)
     folder = Path(resume) if resume is not None else None

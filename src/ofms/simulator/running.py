@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -29,6 +30,8 @@ from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.phases import Phases
 from ofms.simulator.progress import Progress
 from ofms.simulator.simulation import make_simulation
+
+_log = logging.getLogger(__name__)
 
 
 def run(
@@ -100,6 +103,7 @@ def run(
             checkpoints = Checkpoints(folder, checkpoint, parts, inputs, comparable(config))
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
+        _log.debug("configuration:\n%s", config.to_toml())
         began = time.perf_counter() - seconds
         for exchange in _explained(simulation.exchanges(), stream, fleet.catalogue.names, folder):
             new = measurement.add(exchange)
