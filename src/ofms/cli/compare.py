@@ -79,13 +79,13 @@ def command(
     )
     bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed), cached=cache)
     names, values = policies or tuple(ROWS), given_options(given) | settings
-    section = comparison(bench, names, **values)
+    section = comparison(bench, names, details=True, **values)
     for table in section.tables:
         click.echo(table.text() + "\n")
     write_section(section, folder)
     if not quiet:
         click.echo(f"tables and runs in {folder}")
     runs = first_runs(bench, names, **values)
-    print_report([*runs.values()], folder / "report.html", names=[*runs], quiet=quiet)
+    print_report([*runs.values()], folder / "report.html", names=[*runs], tables=section.tables, quiet=quiet)
     if as_json:
         print_json({"experiment": experiment, "runs": section.tables[0].data})

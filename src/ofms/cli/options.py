@@ -13,6 +13,8 @@ from ofms.cli.completion import complete_assignment, complete_preset
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ofms.drawing.tables import Table
+
 _log = logging.getLogger(__name__)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -140,13 +142,15 @@ def print_json(record: dict[str, Any]) -> None:
     click.echo(msgspec.json.encode(record).decode())
 
 
-def print_report(runs: Sequence[Path], out: Path | None, names: Sequence[str] = (), *, quiet: bool = False) -> None:
+def print_report(
+    runs: Sequence[Path], out: Path, *, names: Sequence[str], tables: Sequence[Table], quiet: bool
+) -> None:
     """Write the report and print its path; if that fails, only print why, since the run itself is complete."""
     from ofms.core.errors import InvalidInput
     from ofms.report.page import write_report
 
     try:
-        path = write_report(runs, out, names)
+        path = write_report(runs, out, names, tables)
         if not quiet:
             click.echo(f"report: {path}")
         print_mixed_bounds(runs, names)

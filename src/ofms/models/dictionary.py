@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from ofms.core.errors import InvalidInput
+from ofms.core.ledger import human_bytes
 from ofms.core.messages import Catalogue
 from ofms.models.index import INDEX, ModelEntry, Task, read_index, write_index
 from ofms.models.model import Model, Tensors, model_of, read_model, stored_tensors
@@ -26,6 +27,8 @@ from ofms.storage.tensors import encode_tensors
 
 __all__ = ["INDEX", "Dictionary", "Model", "Task", "Tensors"]
 
+# Names of models in a short description.
+_NAMED = 4
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -36,6 +39,8 @@ class Dictionary:
     Examples
     --------
     >>> dictionary = Dictionary.from_modules({"small": nn.Linear(2, 1), "large": nn.Linear(2, 3)}, task="regression")
+    >>> dictionary
+    Dictionary(regression, 2 models, 48 B: small, large)
     >>> dictionary.catalogue().storage.tolist()
     [12, 36]
     """
@@ -45,6 +50,12 @@ class Dictionary:
 
     def __len__(self) -> int:
         return len(self.models)
+
+    def __repr__(self) -> str:
+        names = [model.name for model in self.models]
+        listed = ", ".join(names if len(names) <= _NAMED else [*names[: _NAMED - 1], "…", names[-1]])
+        size = human_bytes(sum(model.storage for model in self.models))
+        return f"Dictionary({self.task}, {len(names)} models, {size}: {listed})"
 
     @classmethod
     def from_modules(

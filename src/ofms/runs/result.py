@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,8 +17,8 @@ from ofms.plugins import NO_TRUST, Trust, trust_of
 from ofms.runs.config import RunConfig
 from ofms.runs.figures import best_score, phase_mean, random_score
 from ofms.runs.folder import MODELS, RunFolder, read_run_folder, require_free
-from ofms.runs.formatting import REGRET_LABEL, notebook_html, regret_curve, result_table
-from ofms.runs.frames import frame_of
+from ofms.runs.formatting import REGRET_LABEL, format_score, notebook_html, regret_curve, result_table
+from ofms.runs.frames import Rows, frame_of, write_csv
 from ofms.runs.rounds import columns_of, lines_of
 
 if TYPE_CHECKING:
@@ -200,11 +200,25 @@ class Result:
             return curves_figure([("", [regret_curve(self.config.policy, self)])], ylabel=REGRET_LABEL)
         return curves_figure([("", [Curve(self.config.policy, self.rounds["mean"])])], ylabel=self.metric)
 
-    def to_pandas(self, rows: Literal["clients", "rounds"] = "clients") -> pandas.DataFrame:
-        """One row per client, with its score, regret, bytes and budget; or one row per round."""
+    def to_pandas(self, rows: Rows = "clients") -> pandas.DataFrame:
+        """A table by name of `clients` (score, regret, bytes, budget), by round, or by name of `models`.
+
+        `weights` has one row per client and model: how often it was held, its weight in predictions, its own score.
+        """
         return frame_of(self, rows)
 
+    def to_csv(self, path: str | os.PathLike[str], rows: Rows = "clients") -> Path:
+        """Write the same table as a CSV file; it needs no pandas."""
+        write_csv(self, Path(os.fspath(path)), rows)
+        return Path(os.fspath(path))
+
     def __repr__(self) -> str:
+        config, score = self.config, format_score(self.score, self.metric)
+        size = f"{config.clients} clients × {config.rounds} rounds, seed {config.seed}"
+        return f"Result({config.title}, {config.policy}, {size}: {self.metric} {score})"
+
+    def __str__(self) -> str:
+        """The experiment and the table."""
         config = self.config
         size = f"{config.experiment}, {config.clients} clients, {config.rounds} rounds, seed {config.seed}"
         return f"{size}, {self.figures['seconds']:.1f} s\n{self.table()}"

@@ -10,7 +10,10 @@ from fractions import Fraction
 import numpy as np
 
 from ofms.core.errors import InvalidInput
+from ofms.core.ledger import human_bytes
 from ofms.core.typing import Integers
+
+__all__ = ["human_bytes", "named_budgets", "parse_bandwidth", "parse_budgets"]
 
 _FACTORS = {
     **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
@@ -111,19 +114,6 @@ def parse_bandwidth(text: str, *, largest: int, budgets: Integers) -> int:
         total: int = sum(budgets.tolist())
         return math.floor(Fraction(match["number"]) / 100 * total)
     return _bytes("bandwidth", str(text), text, largest, _BANDWIDTH_FORMS)
-
-
-def human_bytes(count: float) -> str:
-    """A readable number of bytes.
-
-    >>> human_bytes(1536), human_bytes(12), human_bytes(5 * 2**20)
-    ('1.5 KiB', '12 B', '5.0 MiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def _bytes(field: str, part: str, whole: object, largest: int, forms: str) -> int:
