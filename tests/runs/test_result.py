@@ -151,7 +151,7 @@ def test_a_file_of_another_kind_is_not_called_damaged(written: Result, tmp_path:
 
 def test_short_descriptions() -> None:
     dictionary, stream = regression_problem(clients=3, rounds=5)
-    assert repr(dictionary) == "Dictionary(regression, 6 models, 1.7 KiB: net0, net1, net2, …, net5)"
+    assert repr(dictionary) == "Dictionary(regression, 6 models, 1.6 KiB: net0, net1, net2, …, net5)"
     assert repr(stream) == "Stream(regression, 3 clients × 5 rounds, inputs of shape (3,))"
     named = replace(stream, names=("fan", "pump", "valve"), changes=(2,))
     assert repr(named) == "Stream(regression, 3 clients × 5 rounds, inputs of shape (3,), 1 changes: fan to valve)"

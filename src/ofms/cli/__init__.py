@@ -9,7 +9,21 @@ from pathlib import Path
 
 import click
 
-from ofms.cli import bounds, check, compare, completion, data, deploy, listing, models, pretrain, report, reproduce, run
+from ofms.cli import (
+    advise,
+    bounds,
+    check,
+    compare,
+    completion,
+    data,
+    deploy,
+    listing,
+    models,
+    pretrain,
+    report,
+    reproduce,
+    run,
+)
 from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
 from ofms.cli.logs import printed_log
 from ofms.cli.output import Output
@@ -30,7 +44,21 @@ def cli() -> None:
     larger than any device's memory."""
 
 
-for _module in (bounds, check, compare, completion, data, deploy, listing, models, pretrain, report, reproduce, run):
+for _module in (
+    advise,
+    bounds,
+    check,
+    compare,
+    completion,
+    data,
+    deploy,
+    listing,
+    models,
+    pretrain,
+    report,
+    reproduce,
+    run,
+):
     cli.add_command(_module.command)
 
 

@@ -12,8 +12,6 @@ from typing import Any
 import msgspec
 
 from ofms.core.errors import InvalidInput
-from ofms.data import load_dataset
-from ofms.data.drift import make_stream
 from ofms.data.stream import Stream
 from ofms.plugins import Trust
 from ofms.policies.options import PolicyOptions, policy_of
@@ -38,7 +36,7 @@ from ofms.simulator.arguments import (
     stream_of,
     trusted_packages,
 )
-from ofms.simulator.experiments import OWN_STREAM, resolve_experiment
+from ofms.simulator.experiments import OWN_STREAM, resolve_experiment, stream_of_run
 from ofms.simulator.phases import phases_of
 from ofms.simulator.running import run
 
@@ -169,25 +167,9 @@ def simulate(
         config = msgspec.structs.replace(config, save_models=True)
     if not isinstance(out, bool):
         require_free(Path(out))
-    size = {"clients": config.clients, "rounds": config.rounds}
     if config.drift is not None and stream is not None:
         raise InvalidInput("drift", config.drift, "give a stream that drifts, with its changes; leave drift out")
-    if stream is None and config.stream is not None:
-        drift, seed = config.drift, config.seed
-        table = config.stream
-        stream = table.read(config.rounds) if drift is None else table.read_drifting(**size, seed=seed, drift=drift)
-    if stream is None:
-        dataset = load_dataset(str(config.dataset), config.trusted())
-        stream = make_stream(dataset, **size, seed=config.seed, drift=config.drift)
-        stream.require_sound()
-    elif stream.clients < config.clients or stream.rounds < config.rounds:
-        raise InvalidInput(
-            "stream",
-            f"{stream.clients} × {stream.rounds}",
-            "it has fewer clients or rounds than requested; lower them or leave them out",
-        )
-    else:
-        stream = stream.part(config.clients, config.rounds)
+    stream = stream_of_run(config, stream)
     if models is None or isinstance(models, str | os.PathLike):
         dictionary = find_dictionary(loaded, config, progress=progress)
     else:

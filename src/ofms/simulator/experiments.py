@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from ofms.core.errors import InvalidInput
+from ofms.data import load_dataset
+from ofms.data.drift import make_stream
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST, Trust, trust_of
@@ -48,3 +51,26 @@ def prepare(
     """An experiment's configuration and its dictionary, without running it."""
     loaded, config = resolve_experiment(experiment, policy=policy, trust=trust_of(trust), given=given)
     return config, find_dictionary(loaded, config, progress=True)
+
+
+def stream_of_run(config: RunConfig, stream: Stream | None = None) -> Stream:
+    """The samples of a run: of its dataset, of its table, or of a given stream, cut to its size."""
+    size = {"clients": config.clients, "rounds": config.rounds}
+    if stream is None and config.stream is not None:
+        table, drift = config.stream, config.drift
+        if drift is None:
+            stream = table.read(config.rounds)
+        else:
+            stream = table.read_drifting(**size, seed=config.seed, drift=drift)
+    if stream is None:
+        dataset = load_dataset(str(config.dataset), config.trusted())
+        stream = make_stream(dataset, **size, seed=config.seed, drift=config.drift)
+        stream.require_sound()
+        return stream
+    if stream.clients < config.clients or stream.rounds < config.rounds:
+        raise InvalidInput(
+            "stream",
+            f"{stream.clients} × {stream.rounds}",
+            "it has fewer clients or rounds than requested; lower them or leave them out",
+        )
+    return stream.part(config.clients, config.rounds)
