@@ -101,6 +101,15 @@ def test_models_are_exported_at_a_checkpoint_and_at_the_end(tmp_path: Path) -> N
     with pytest.raises(ofms.InvalidInput, match="already exists; name a new"):
         export_models(tmp_path / "run", tmp_path / "middle")
 
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 2)
+        objects = arguments | {"models": ofms.Dictionary.read(folder)}
+        with pytest.raises(RunInterrupted):
+            ofms.simulate(out=tmp_path / "objects", **objects)
+    with pytest.raises(ofms.InvalidInput, match="the models with which it began are not there; restore them"):
+        export_models(tmp_path / "objects", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
     whole = ofms.simulate(resume=tmp_path / "run", models=folder, stream=stream)
     assert export_models(tmp_path / "run", tmp_path / "end") == 12, "a resumed run still saves its models"
     assert_equal(ofms.Dictionary.read(tmp_path / "end"), whole.models)
@@ -109,7 +118,8 @@ def test_models_are_exported_at_a_checkpoint_and_at_the_end(tmp_path: Path) -> N
 
 def test_the_two_lines_of_the_documentation_load_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, stream = stored_problem(tmp_path / "models")
-    result = ofms.simulate(models=folder, stream=stream, out=tmp_path / "run", save_models=True, **TUNED)
+    given = TUNED | {"save_models": True, "report": False}
+    result = ofms.simulate(models=folder, stream=stream, out=tmp_path / "run", **given)
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(network = [^`]*)```", PAGE.read_text())
     assert len([line for line in code.splitlines() if line]) == 2

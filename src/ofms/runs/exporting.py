@@ -8,7 +8,7 @@ from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.models.index import read_index
 from ofms.runs.checkpoint import read_checkpoint
-from ofms.runs.config import RunConfig, load_experiment, load_run
+from ofms.runs.config import RunConfig, available, load_experiment, load_run
 from ofms.runs.dictionaries import dictionary_folder
 from ofms.runs.folder import CONFIG, MODELS, SUMMARY, resume_command
 from ofms.storage.files import new_folder, write_whole
@@ -48,12 +48,17 @@ def _copy_models(run: Path, out: Path) -> None:
 
 
 def _first_dictionary(run: Path, config: RunConfig, revision: str) -> Dictionary:
-    """The dictionary with which a run began."""
+    """The dictionary with which a run began: from its folder, or the experiment's own from the cache."""
+    folder = None
     if config.models is not None:
         folder = Path(config.models)
-    else:
+    elif config.experiment.endswith(".toml") or config.experiment in available("experiments"):
         folder = dictionary_folder(load_experiment(config.experiment), config.experiment, config.trusted())
-    dictionary = Dictionary.read(folder, trust=config.trusted())
-    if dictionary.revision() != revision:
-        raise InvalidInput("run", run, f"{folder} has changed since the run began; restore it")
+    dictionary = None
+    if config.models is not None or (folder is not None and folder.exists()):
+        dictionary = Dictionary.read(str(folder), trust=config.trusted())
+    if dictionary is None or dictionary.revision() != revision:
+        # They were given as Python objects, or the folder has changed.
+        remedy = "the models with which it began are not there; restore them, or resume it and take its Result.models"
+        raise InvalidInput("run", run, remedy)
     return dictionary
