@@ -58,7 +58,7 @@ def find_dictionary(experiment: Experiment | None, config: RunConfig, *, progres
         experiment = load_experiment(config.experiment)
     folder = dictionary_folder(experiment, config.experiment, trust)
     if not folder.exists():
-        _log.info("pre-training the dictionary of %s into %s", config.experiment, folder)
+        _log.debug("pre-training the dictionary of %s into %s", config.experiment, folder)
         train_dictionary(experiment, config.experiment, folder, trust=trust, progress=progress)
     _log.debug("dictionary: %s", folder)
     return Dictionary.read(folder, trust=trust)
