@@ -36,15 +36,18 @@ class _Lines(logging.Formatter):
 @contextmanager
 def printed_log() -> Iterator[None]:
     """Print the package's log to standard error, from level INFO on."""
-    handler, before = _StandardError(), _LOGGER.level
+    handler, handlers = _StandardError(), _LOGGER.handlers[:]
+    level, propagate = _LOGGER.level, _LOGGER.propagate
     handler.setFormatter(_Lines())
-    _LOGGER.addHandler(handler)
+    _LOGGER.handlers[:] = [handler]
     _LOGGER.setLevel(logging.INFO)
     try:
         yield
     finally:
-        _LOGGER.removeHandler(handler)
-        _LOGGER.setLevel(before)
+        # Servers and devices set up their own log.
+        _LOGGER.handlers[:] = handlers
+        _LOGGER.propagate = propagate
+        _LOGGER.setLevel(level)
 
 
 def log_options(command: Command) -> Command:

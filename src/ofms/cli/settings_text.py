@@ -75,7 +75,7 @@ def find_settings(name: str, trust: Trust = NO_TRUST) -> list[Settings]:
     if name == "experiment":
         return _experiment("experiment", "an experiment's TOML file", {})
     if name == "deployment":
-        return [_deployment()]
+        return _deployment()
     if name in available("experiments") or name.endswith(".toml"):
         loaded = load_experiment(name)
         values = {key: getattr(loaded, key) for key in loaded.__struct_fields__}
@@ -123,10 +123,13 @@ def _experiment(title: str, text: str, values: Mapping[str, Any]) -> list[Settin
     return [Settings(title, text, _record(Experiment, values)), *others]
 
 
-def _deployment() -> Settings:
-    from ofms.coordinator.deployment import ServerConfig
+def _deployment() -> list[Settings]:
+    from ofms.coordinator.deployment import ServerConfig, WatchTable
 
-    return Settings("deployment", "`server.toml` in a deployment's folder", _record(ServerConfig))
+    return [
+        Settings("deployment", "`server.toml` in a deployment's folder", _record(ServerConfig)),
+        Settings("watch", "`[watch]` of `server.toml`: where the fleet can be watched", _record(WatchTable)),
+    ]
 
 
 def _record(kind: type[msgspec.Struct], values: Mapping[str, Any] | None = None) -> list[Setting]:

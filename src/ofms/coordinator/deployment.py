@@ -90,9 +90,9 @@ _NO_DOUBLING = "# doubling = 1000"
 class WatchTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Where the page, the metrics and the health check are served; port 0 for nowhere."""
 
-    host: str = "127.0.0.1"
-    port: int = 0
-    names: list[str] = []
+    host: Annotated[str, Values("an IP address"), Doc("The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Values("a port up to 65535"), Doc("The port; 0: nothing is served.")] = 0
+    names: Annotated[list[str], Doc("Host names, besides addresses and localhost, by which it may be asked for.")] = []
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
