@@ -18,7 +18,7 @@ from ofms.policies.registry import policy_summary, settings_type, trust_in
 from ofms.policies.settings import describe_settings
 from ofms.runs.config import RunConfig
 from ofms.runs.loading import available, load_experiment, load_preset
-from ofms.runs.schemas import Experiment, Network, Pretraining
+from ofms.runs.schemas import EventTable, Experiment, Network, Pretraining
 
 # What is not a policy.
 RECORDS = ("run", "experiment", "deployment")
@@ -113,6 +113,7 @@ def _experiment(title: str, text: str, values: Mapping[str, Any]) -> list[Settin
 
     tables = [
         ("stream", "`[stream]` of an experiment: your own samples", TableSource),
+        ("events", "each of `[[events]]` of an experiment: what changes during the run", EventTable),
         ("pretraining", "`[pretraining]` of an experiment: how its dictionary is trained", Pretraining),
         ("network", "each of `[[pretraining.networks]]`, and what they share in `[pretraining.common]`", Network),
     ]

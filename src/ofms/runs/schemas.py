@@ -94,30 +94,22 @@ class TrustTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class EventTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True, kw_only=True):
-    """`[[events]]`: what changes from the beginning of an exchange on.
+    """`[[events]]`: what changes from the beginning of an exchange on; clients by number or name, or `first-last`."""
 
-    Attributes
-    ----------
-    join, leave, drift
-        Clients by number or name, or `first-last`. Those that join are not in the fleet before. Those that drift see
-        the samples of the next one of them from then on, and the last one those of the first.
-    add, retire
-        Models of the dictionary. Those that are added are not in use before.
-    budget
-        New budgets by client.
-    """
-
-    exchange: int
-    join: tuple[int | str, ...] = ()
-    leave: tuple[int | str, ...] = ()
-    drift: tuple[int | str, ...] = ()
-    add: tuple[str, ...] = ()
-    retire: tuple[str, ...] = ()
-    budget: dict[str, str | int | float] = {}
-    bandwidth: str | None = None
-    interval: int | None = None
-    policy: str | None = None
-    settings: dict[str, Any] | None = None
+    exchange: Annotated[int, Doc("The exchange, from 0, before which it happens.")]
+    join: Annotated[tuple[int | str, ...], Doc("Clients that join; they are not in the fleet before.")] = ()
+    leave: Annotated[tuple[int | str, ...], Doc("Clients that leave.")] = ()
+    drift: Annotated[
+        tuple[int | str, ...],
+        Doc("Clients that see the samples of the next one of them from then on, the last one those of the first."),
+    ] = ()
+    add: Annotated[tuple[str, ...], Doc("Models that are added; they are not in use before.")] = ()
+    retire: Annotated[tuple[str, ...], Doc("Models that are not used any more.")] = ()
+    budget: Annotated[dict[str, str | int | float], Doc("New budgets by client.")] = {}
+    bandwidth: Annotated[str | None, Doc("A new bandwidth.")] = None
+    interval: Annotated[int | None, Doc("A new interval between exchanges.")] = None
+    policy: Annotated[str | None, Doc("Another policy.")] = None
+    settings: Annotated[dict[str, Any] | None, Doc("New settings of the policy.")] = None
 
 
 class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
