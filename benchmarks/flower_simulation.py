@@ -41,7 +41,7 @@ from ofms.models.zoo import mlp
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import tuning_window_of
 from ofms.policies.ofms_ft import build
-from ofms.policies.ofms_ft_settings import Settings
+from ofms.policies.ofms_ft_settings import OFMSFT
 from ofms.policies.protocol import Policy
 from ofms.policies.session import open_sessions
 from ofms.simulator.exchange import policy_losses
@@ -68,7 +68,7 @@ class Problem:
         catalogue = self.dictionary.catalogue()
         budgets = np.full(CLIENTS, BUDGET * int(catalogue.storage.max()))
         self.fleet = Fleet(catalogue, budgets, int(budgets.sum()) // 2, Schedule(ROUNDS))
-        settings = Settings(
+        settings = OFMSFT(
             learning_rate=0.7, fine_tuning_rate=1e-4, importance_cap=20, loss_bound="raw", window=WINDOW, warm_up=WINDOW
         )
         self.policy: Policy = build(settings, self.fleet)

@@ -15,7 +15,7 @@ from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from ofms.policies.fleet import Fleet
 from ofms.policies.ofms_ft import build
-from ofms.policies.ofms_ft_settings import Settings
+from ofms.policies.ofms_ft_settings import OFMSFT
 from ofms.policies.protocol import Policy
 
 MODELS, WINDOW, BUDGET = 20, 51, 5
@@ -98,7 +98,7 @@ def make_problem(case: Case, rounds: int, warm_up: int = WINDOW) -> Problem:
     catalogue = dictionary.catalogue()
     budgets = np.full(case.clients, BUDGET * int(catalogue.storage.max()))
     fleet = Fleet(catalogue, budgets, int(case.bandwidth * budgets.sum()), Schedule(rounds))
-    settings = Settings(
+    settings = OFMSFT(
         learning_rate="10/sqrt(T)",
         fine_tuning_rate=1e-6,
         importance_cap=20,

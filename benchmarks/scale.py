@@ -54,8 +54,8 @@ def mixed_fleet(clients: int, models: int) -> Fleet:
 
 def build(name: str, fleet: Fleet) -> Policy:
     if name == "late-hedge":
-        return late_hedge.build(late_hedge_settings.Settings(), fleet)
-    return ofms_ft.build(ofms_ft_settings.Settings(learning_rate=0.05, fine_tuning_rate=0.01), fleet)
+        return late_hedge.build(late_hedge_settings.LateHedge(), fleet)
+    return ofms_ft.build(ofms_ft_settings.OFMSFT(learning_rate=0.05, fine_tuning_rate=0.01), fleet)
 
 
 def samples(session: ClientSession, state: ClientState, plan: Plan) -> Samples | None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ofms.drawing.tables import Table
 from tests.repeated_tasks import TASKS
 
 # Forked from a process that has imported everything, so that a kill rarely hits an import.
@@ -26,7 +27,9 @@ _WAIT_SECONDS = 300
 _MOST_IN_A_ROW = 4
 
 
-def without_page(folders: Sequence[Path], out: Path | None = None, names: Sequence[str] = ()) -> Path:
+def without_page(
+    folders: Sequence[Path], out: Path | None = None, names: Sequence[str] = (), tables: Sequence[Table] = ()
+) -> Path:
     """Instead of `write_report`: its charts take most of a small task's time."""
     return Path("none")
 

@@ -38,7 +38,7 @@ def models(tmp_path: Path) -> Path:
         (["keys", "FLEET", "--device", "a=poem"], "budget = poem"),
         (["keys", "FLEET", "--device", "a=1B"], "two largest models together"),
         (["keys", "FOLDER", "--server", "here:1", "--models", "MODELS", "--interval", "0"], "interval = 0"),
-        ([*NEW, "--rounds", "0"], "rounds = 0: give at least 1, or leave it out"),
+        ([*NEW, "--rounds", "0"], "rounds = 0: give a number of at least 1, or leave it out"),
         ([*NEW, "--policy", "ofms-ft"], "learning_rate = tuned: it depends on the horizon T; give rounds"),
         ([*NEW, "--policy", "mab", "--set", "learning_rate=1/sqrt(T)"], "learning_rate = 1/sqrt(T): it depends on"),
         ([*NEW, "--policy", "mab", "--set", "colour=1", "--rounds", "9"], "settings = colour: policy mab has"),

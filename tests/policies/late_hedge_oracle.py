@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ofms.core.typing import Floats
-from ofms.policies.late_hedge_settings import Settings
+from ofms.policies.late_hedge_settings import LateHedge
 from tests.policies.hedging import Loss, divergence, log_loss, softmax, squared_error
 
 
@@ -46,7 +46,7 @@ class Sums:
 class OneClient:
     """A client that requests, predicts with `vote`, and learns, exchange by exchange."""
 
-    def __init__(self, costs: list[int], budget: int, settings: Settings, interval: int) -> None:
+    def __init__(self, costs: list[int], budget: int, settings: LateHedge, interval: int) -> None:
         self.costs, self.budget, self.settings, self.interval = costs, budget, settings, interval
         self.memories = [1.0 if length == 0 else (1 - 1 / length) ** interval for length in settings.memories]
         self.span = max(2, settings.window // interval)

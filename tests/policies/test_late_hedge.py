@@ -11,7 +11,7 @@ from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Grants, Plan
 from ofms.core.pooling import poolable
 from ofms.core.states import flatten
-from ofms.policies.late_hedge_settings import Settings
+from ofms.policies.late_hedge_settings import LateHedge
 from ofms.policies.late_rounds import Rounds
 from ofms.policies.observations import Samples
 from ofms.policies.session import ClientSession
@@ -26,12 +26,12 @@ MIXED = [20, 7, 9, 13, 20, 11, 5]
 def assert_agrees(
     costs: list[int], budgets: list[int], width: int, *, interval: int = 1, rounds: int = 60, **changes: Any
 ) -> None:
-    settings = Settings(**{"window": 21, "fine_tuning_rate": 0.0} | changes)
+    settings = LateHedge(**{"window": 21, "fine_tuning_rate": 0.0} | changes)
     fleet = fleet_of(costs, budgets, rounds=rounds, interval=interval)
     outputs, targets = make_stream(len(budgets), rounds, len(costs), width)
     poolables = poolable(outputs).astype(np.float32).astype(np.float64)
     expected = [OneClient(costs, budget, settings, interval) for budget in budgets]
-    given = {name: getattr(settings, name) for name in Settings.__dataclass_fields__}
+    given = {name: getattr(settings, name) for name in LateHedge.__dataclass_fields__}
     for found in runs(fleet, outputs, targets, **given):
         uniform = found.draws.table(Purpose.MODEL, np.arange(len(budgets)), max(budgets) // min(costs) + 2)
         choices = found.draws.uniform(Purpose.CLUSTER, np.arange(len(budgets)))

@@ -72,7 +72,7 @@ def test_the_table_has_three_columns_per_kind(models: str, tmp_path: Path, monke
 def test_a_comparison_shows_drift(models: str, tmp_path: Path) -> None:
     store = CellStore(tmp_path / "cells", models={"digits": models}, progress=False)
     bench = Bench(store, ["digits"], Size(seeds=1))
-    size = {"clients": 3, "rounds": 12, "budget": "3"}
+    size: dict[str, Any] = {"clients": 3, "rounds": 12, "budget": "3"}
     assert [table.name for table in comparison(bench, ("mab",), **size).tables] == ["comparison", "traffic"]
     tables = comparison(bench, ("mab",), drift="switch", **size).tables
     assert [table.name for table in tables] == ["comparison", "drift", "traffic"]

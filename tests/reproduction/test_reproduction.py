@@ -26,7 +26,7 @@ from ofms.runs.result import Result
 from ofms.storage.locks import FolderLock
 from tests.reproduction.dictionaries import write_dictionary
 
-SMALL = {"clients": 4, "rounds": 12, "budget": "3"}
+SMALL: dict[str, Any] = {"clients": 4, "rounds": 12, "budget": "3"}
 
 
 @pytest.fixture
@@ -172,12 +172,21 @@ def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest
     assert len(json.loads(printed.splitlines()[-1])["runs"]) == 2 * len(ROWS)
     page = (out / "compare-digits" / "report.html").read_text()
     assert all(f"<td>{title_of_row(name)}</td>" in page for name in ROWS), "runs are named by their rows"
-    assert {"comparison.md", "comparison.tex", "comparison.json", "traffic.md"} <= {
+    assert "average regret" in printed.splitlines()[1], "regret beside the metric"
+    (table,) = [lines for lines in printed.split("\n\n") if lines.startswith("Seed by seed: digits, %")]
+    for name in ROWS:
+        (cells,) = [line.split() for line in table.splitlines() if line.startswith(f"{title_of_row(name)}  ")]
+        mean, _, spread, *seeds = cells[-5:]
+        first, second = map(float, seeds)
+        assert float(mean) == pytest.approx((first + second) / 2, abs=0.011)
+        assert float(spread) == pytest.approx(abs(first - second) / 2**0.5, abs=0.011)
+        assert "".join(f"<td>{cell}</td>" for cell in (f"{mean} ± {spread}", *seeds)) in page, "on the page too"
+    assert {"comparison.md", "comparison.tex", "comparison.json", "traffic.md", "seeds.md"} <= {
         path.name for path in (out / "compare-digits").iterdir()
     }
     shutil.rmtree(out / "compare-digits" / "runs")
     assert _main([*arguments, "--budget", "3", "--set", "window=3", "--out", str(out)]) == 0, "cells are enough"
-    assert "no report: name at least one run's folder" in capsys.readouterr().err
+    assert "warning: no report: name at least one run's folder" in capsys.readouterr().err
     assert _main([*arguments, "--seed", "1", "--policy", "mab", "--out", str(out), "--json"]) == 0
     runs = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
     assert [run["seed"] for run in runs] == [1, 2]

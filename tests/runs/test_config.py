@@ -154,8 +154,8 @@ def test_an_invalid_experiment_file_is_refused(tmp_path: Path, text: str, messag
     [
         ("ofms-ft", {"colour": 1}, "set = colour: policy ofms-ft has no such setting; use one of .*window"),
         ("ofms-ft", {"window": "wide"}, "window = wide: expected 'int', got 'str'"),
-        ("ofms-ft", {"rounds": 0}, "rounds = 0: give at least 1"),
-        ("ofms-ft", {"clients": 0}, "clients = 0: give at least 1"),
+        ("ofms-ft", {"rounds": 0}, "rounds = 0: give a number of at least 1"),
+        ("ofms-ft", {"clients": 0}, "clients = 0: give a number of at least 1"),
         ("ofms-ft", {"interval": -1}, "interval = -1"),
         ("ofms-ft", {"seed": -1}, "seed = -1"),
         ("ofms-ft", {"preset": "fancy"}, "preset = fancy: use published or theory"),

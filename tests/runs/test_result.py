@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import pandas
 import pytest
 
 import ofms
@@ -44,8 +46,8 @@ def test_a_loaded_run_equals_the_written_one(written: Result, tmp_path: Path) ->
     assert_same(loaded, written)
     assert loaded.folder == written.folder
     assert loaded.name == "run"
-    assert repr(loaded) == repr(written)
-    assert loaded.table() in repr(loaded)
+    assert str(loaded) == str(written)
+    assert loaded.table() in str(loaded)
     assert loaded.bound is not None
     assert loaded.bound.mean() == loaded.figures["bound"]
     assert loaded.regret().mean() == loaded.figures["regret"]
@@ -80,7 +82,7 @@ def test_a_run_of_the_earlier_format_is_read(written: Result, tmp_path: Path) ->
     assert loaded.figures == written.figures
     assert loaded.clients.keys() == written.clients.keys() - {"bound"}
     assert loaded.history.keys() == written.history.keys()
-    assert repr(loaded) == repr(written)
+    assert str(loaded) == str(written)
     assert 'data-chart="weights-0"' in write_report([folder]).read_text()
 
 
@@ -145,3 +147,37 @@ def test_a_file_of_another_kind_is_not_called_damaged(written: Result, tmp_path:
         with pytest.raises(ofms.InvalidInput, match="neither a run's folder nor a cell") as error:
             ofms.load(path)
         assert "remove" not in str(error.value)
+
+
+def test_short_descriptions() -> None:
+    dictionary, stream = regression_problem(clients=3, rounds=5)
+    assert repr(dictionary) == "Dictionary(regression, 6 models, 1.6 KiB: net0, net1, net2, …, net5)"
+    assert repr(stream) == "Stream(regression, 3 clients × 5 rounds, inputs of shape (3,))"
+    named = replace(stream, names=("fan", "pump", "valve"), changes=(2,))
+    assert repr(named) == "Stream(regression, 3 clients × 5 rounds, inputs of shape (3,), 1 changes: fan to valve)"
+    result = ofms.simulate(models=dictionary, stream=stream, budget="3", bandwidth="60%", seed=2)
+    score = f"mse {1000 * result.mean:.2f} ± {1000 * result.std:.2f} ×10⁻³"
+    assert repr(result) == f"Result(own stream, late-hedge, 3 clients × 5 rounds, seed 2: {score})"
+
+
+def test_tables_name_clients_and_models(tmp_path: Path) -> None:
+    dictionary, stream = regression_problem(clients=3, rounds=5)
+    names = ("fan", "pump, large", "valve")
+    result = ofms.simulate(models=dictionary, stream=replace(stream, names=names), budget="3", bandwidth="60%")
+    for rows, columns in (
+        ("clients", ["client"]),
+        ("rounds", ["round"]),
+        ("models", ["model"]),
+        ("weights", ["client", "model"]),
+    ):
+        path = result.to_csv(tmp_path / f"{rows}.csv", rows)  # type: ignore[arg-type]
+        read = pandas.read_csv(path, index_col=columns)
+        pandas.testing.assert_frame_equal(read, result.to_pandas(rows), rtol=0, check_dtype=False)  # type: ignore[arg-type]
+    clients = result.to_pandas()
+    assert clients.loc["pump, large", "score"] == result.score[1]
+    weights = result.to_pandas("weights")
+    assert weights.loc[("valve", "net4"), "weight"] == result.clients["prediction_share"][2, 4]
+    assert weights["weight"].groupby("client").sum().tolist() == pytest.approx([1, 1, 1])
+    models = result.to_pandas("models")
+    assert models.index.tolist() == [f"net{index}" for index in range(6)]
+    assert models.loc["net2", "score_alone"] == pytest.approx(result.clients["model_score"][:, 2].mean())

@@ -125,7 +125,7 @@ def test_a_result_is_printed_plotted_and_saved(tmp_path: Path) -> None:
     dictionary, stream = regression_problem()
     options: dict[str, Any] = {"preset": "theory", "budget": "3", "bandwidth": "100%"}
     result = ofms.simulate(policy="ofms-ft", models=dictionary, stream=stream, **options)
-    text = repr(result)
+    text = str(result)
     assert text.splitlines()[0].startswith("own stream, 6 clients, 20 rounds, seed 0")
     assert "ofms-ft" in text
     assert "the best model in hindsight" in text
@@ -139,8 +139,8 @@ def test_a_result_is_printed_plotted_and_saved(tmp_path: Path) -> None:
     assert rounds.index.tolist() == list(range(1, 21))
     assert rounds["mean"].iloc[-1] == pytest.approx(result.mean)
     assert len(result.plot().axes) == 1
-    with pytest.raises(ofms.InvalidInput, match="rows = models"):
-        result.to_pandas("models")  # type: ignore[arg-type]
+    with pytest.raises(ofms.InvalidInput, match="rows = layers: use clients, rounds, models or weights"):
+        result.to_pandas("layers")  # type: ignore[arg-type]
     folder = result.save(tmp_path / "saved")
     again = ofms.simulate(str(folder / "config.toml"), models=dictionary, stream=stream)
     assert again.score.tolist() == result.score.tolist(), "a saved run can be repeated"

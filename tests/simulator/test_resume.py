@@ -47,7 +47,7 @@ def test_a_run_stopped_twice_gives_the_same_bits(
     policy: str, problem: Callable[..., tuple[ofms.Dictionary, ofms.Stream]], tmp_path: Path
 ) -> None:
     dictionary, stream = problem(rounds=16)
-    inputs: dict[str, Any] = {"models": dictionary, "stream": stream}
+    inputs: dict[str, Any] = {"models": dictionary, "stream": stream, "report": False}
     options: dict[str, Any] = {"budget": "3", "bandwidth": "60%", "interval": 2, "seed": 7, "policy": policy}
     if "warm_up" in setting_names(policy):
         # Fine-tuning from the start, so that a checkpoint has updated parameters.

@@ -9,8 +9,23 @@ from pathlib import Path
 
 import click
 
-from ofms.cli import bounds, check, compare, data, deploy, listing, pretrain, report, reproduce, run
+from ofms.cli import (
+    advise,
+    bounds,
+    check,
+    compare,
+    completion,
+    data,
+    deploy,
+    listing,
+    models,
+    pretrain,
+    report,
+    reproduce,
+    run,
+)
 from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
+from ofms.cli.logs import printed_log
 from ofms.cli.output import Output
 from ofms.core.errors import InvalidInput, NotFinite, ProcessEnded, one_line
 from ofms.core.failures import user_line
@@ -29,7 +44,21 @@ def cli() -> None:
     larger than any device's memory."""
 
 
-for _module in (bounds, check, compare, data, deploy, listing, pretrain, report, reproduce, run):
+for _module in (
+    advise,
+    bounds,
+    check,
+    compare,
+    completion,
+    data,
+    deploy,
+    listing,
+    models,
+    pretrain,
+    report,
+    reproduce,
+    run,
+):
     cli.add_command(_module.command)
 
 
@@ -61,7 +90,8 @@ def _main(arguments: list[str]) -> int:
     shown = TRACEBACK in arguments
     arguments = [argument for argument in arguments if argument != TRACEBACK]
     try:
-        _invoke(arguments)
+        with printed_log():
+            _invoke(arguments)
     except (InvalidInput, NotFinite, ProcessEnded) as error:
         if shown:
             print_traceback(error)

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from ofms.cli.completion import complete_experiment, complete_policy
+from ofms.cli.logs import log_options
 from ofms.cli.options import (
     cache_option,
     drift_option,
@@ -21,8 +23,14 @@ from ofms.cli.options import (
 
 
 @click.command("compare")
-@click.argument("experiment")
-@click.option("--policy", "policies", metavar="NAME", multiple=True, help="All policies by default; can be repeated.")
+@click.argument("experiment", shell_complete=complete_experiment)
+@click.option(
+    *("--policy", "policies"),
+    metavar="NAME",
+    multiple=True,
+    shell_complete=complete_policy,
+    help="All policies by default; can be repeated.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @click.option("--seeds", type=click.IntRange(1), help="Number of seeds; 5 by default, 1 for mnist and cifar10.")
 @setting_options
@@ -34,6 +42,7 @@ from ofms.cli.options import (
 @workers_option
 @cache_option(default=True)
 @json_option
+@log_options
 def command(
     experiment: str,
     policies: tuple[str, ...],
@@ -46,6 +55,7 @@ def command(
     workers: int | None,
     cache: bool,
     as_json: bool,
+    quiet: bool,
     **given: Any,
 ) -> None:
     """Compare policies on one experiment over several seeds, next to the paper's figures.
@@ -65,15 +75,17 @@ def command(
         trust=trust_of(trust),
         workers=workers,
         keep_runs=True,
+        progress=not quiet,
     )
     bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed), cached=cache)
     names, values = policies or tuple(ROWS), given_options(given) | settings
-    section = comparison(bench, names, **values)
+    section = comparison(bench, names, details=True, **values)
     for table in section.tables:
         click.echo(table.text() + "\n")
     write_section(section, folder)
-    click.echo(f"tables and runs in {folder}")
+    if not quiet:
+        click.echo(f"tables and runs in {folder}")
     runs = first_runs(bench, names, **values)
-    print_report([*runs.values()], folder / "report.html", names=[*runs])
+    print_report([*runs.values()], folder / "report.html", names=[*runs], tables=section.tables, quiet=quiet)
     if as_json:
         print_json({"experiment": experiment, "runs": section.tables[0].data})

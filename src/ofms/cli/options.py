@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ofms.cli.completion import complete_assignment, complete_preset
+
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ofms.drawing.tables import Table
+
+_log = logging.getLogger(__name__)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Arguments of `simulate` that are not settings of a policy or a run.
 _NOT_SETTINGS = (
     *("experiment", "policy", "models", "stream", "out", "loopback"),
-    *("workers", "progress", "resume", "checkpoint", "tracker", "cache", "trust", "seed"),
+    *("workers", "progress", "resume", "checkpoint", "tracker", "cache", "save_models", "report", "trust", "seed"),
 )
 
 
@@ -62,7 +68,9 @@ def _pairs(values: tuple[str, ...], form: str) -> list[tuple[str, str]]:
 def setting_options(command: Command) -> Command:
     """Options that describe a fleet and a policy's settings."""
     options = [
-        click.option("--preset", metavar="NAME", help="Named settings; see `ofms list`."),
+        click.option(
+            "--preset", metavar="NAME", shell_complete=complete_preset, help="Named settings; see `ofms list`."
+        ),
         click.option(
             "--budget", metavar="B", help="Memory per client: 5 (times the largest model), 64MiB, 3:60%,5:40%."
         ),
@@ -71,7 +79,12 @@ def setting_options(command: Command) -> Command:
         click.option("--clients", type=int, help="Number of clients."),
         click.option("--models", type=click.Path(), metavar="DIR", help="Your own dictionary."),
         click.option(
-            "--set", "settings", multiple=True, metavar="KEY=VALUE", callback=assignments, help="Any other setting."
+            *("--set", "settings"),
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=assignments,
+            shell_complete=complete_assignment,
+            help="Any other setting; see `ofms list --settings POLICY`.",
         ),
     ]
     for option in reversed(options):
@@ -129,18 +142,22 @@ def print_json(record: dict[str, Any]) -> None:
     click.echo(msgspec.json.encode(record).decode())
 
 
-def print_report(runs: Sequence[Path], out: Path | None, names: Sequence[str] = ()) -> None:
+def print_report(
+    runs: Sequence[Path], out: Path, *, names: Sequence[str], tables: Sequence[Table], quiet: bool
+) -> None:
     """Write the report and print its path; if that fails, only print why, since the run itself is complete."""
     from ofms.core.errors import InvalidInput
     from ofms.report.page import write_report
 
     try:
-        click.echo(f"report: {write_report(runs, out, names)}")
+        path = write_report(runs, out, names, tables)
+        if not quiet:
+            click.echo(f"report: {path}")
         print_mixed_bounds(runs, names)
     except InvalidInput as error:
-        click.echo(f"no report: {error.remedy}", err=True)
+        _log.warning("no report: %s", error.remedy)
     except OSError as error:
-        click.echo(f"no report: {error.filename}: {error.strerror}", err=True)
+        _log.warning("no report: %s: %s", error.filename, error.strerror)
 
 
 def print_mixed_bounds(runs: Sequence[Path], names: Sequence[str] = ()) -> None:
@@ -153,4 +170,4 @@ def print_mixed_bounds(runs: Sequence[Path], names: Sequence[str] = ()) -> None:
     loaded = [Result.load(run) for run in runs]
     named = [replace(run, name=name) for run, name in zip(loaded, names, strict=True)] if names else loaded
     for line in mixed_bounds(named):
-        click.echo(f"warning: {line}", err=True)
+        _log.warning(line)

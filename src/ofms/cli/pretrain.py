@@ -6,15 +6,18 @@ from pathlib import Path
 
 import click
 
+from ofms.cli.completion import complete_experiment
+from ofms.cli.logs import log_options
 from ofms.cli.options import trust_option, workers_option
 
 
 @click.command("pretrain")
-@click.argument("experiment")
+@click.argument("experiment", shell_complete=complete_experiment)
 @click.option("--out", type=click.Path(), metavar="DIR", help="The dictionary's folder; in the cache by default.")
 @trust_option
 @workers_option
-def command(experiment: str, out: str | None, trust: tuple[str, ...], workers: int | None) -> None:
+@log_options
+def command(experiment: str, out: str | None, trust: tuple[str, ...], workers: int | None, quiet: bool) -> None:
     """Pre-train an experiment's dictionary."""
     from ofms.core.errors import InvalidInput
     from ofms.models.dictionary import INDEX, Dictionary
@@ -31,7 +34,7 @@ def command(experiment: str, out: str | None, trust: tuple[str, ...], workers: i
         return
     require_free(folder)
     try:
-        train_dictionary(loaded, experiment, folder, trust=trusted, workers=workers, progress=True)
+        train_dictionary(loaded, experiment, folder, trust=trusted, workers=workers, progress=not quiet)
     except InvalidInput as error:
         raise InvalidInput("out", out, error.remedy) if error.field == "folder" and out else error from None
     click.echo(f"dictionary in {folder}")

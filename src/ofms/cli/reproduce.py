@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ofms.cli.logs import log_options
 from ofms.cli.options import cache_option, named_folders, trust_option, workers_option
 
 
@@ -24,6 +25,7 @@ from ofms.cli.options import cache_option, named_folders, trust_option, workers_
 @trust_option
 @workers_option
 @cache_option(default=True)
+@log_options
 def command(
     target: str,
     quick: bool,
@@ -37,6 +39,7 @@ def command(
     trust: tuple[str, ...],
     workers: int | None,
     cache: bool,
+    quiet: bool,
 ) -> None:
     """Reproduce the paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; or further
     measurements: digits, gain, interval, bandwidth, server, choices, method, drift; or all.
@@ -59,5 +62,6 @@ def command(
         trust=trust_of(trust),
         workers=workers,
         cache=cache,
+        quiet=quiet,
         echo=click.echo,
     )

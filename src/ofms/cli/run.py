@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ofms.cli.completion import complete_experiment, complete_policy
+from ofms.cli.logs import log_options
 from ofms.cli.options import (
     cache_option,
     drift_option,
     given_options,
     json_option,
     print_json,
-    print_report,
     setting_options,
     trust_option,
     workers_option,
 )
 from ofms.policies import DEFAULT
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @click.command("run")
-@click.argument("experiment", required=False)
+@click.argument("experiment", required=False, shell_complete=complete_experiment)
 @click.option(
-    "--policy", metavar="NAME", help=f"{DEFAULT} by default; see `ofms list`; or your own, as package.module:name."
+    "--policy",
+    metavar="NAME",
+    shell_complete=complete_policy,
+    help=f"{DEFAULT} by default; see `ofms list`; or your own, as package.module:name.",
 )
 @click.option("--seed", type=int, help="0 by default.")
 @click.option("--out", type=click.Path(), metavar="DIR", help="The run's folder; a new one under `runs` by default.")
@@ -36,7 +43,9 @@ from ofms.policies import DEFAULT
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Resume an interrupted run, with its configuration.")
 @click.option("--tracker", metavar="NAME", help="Also log to tensorboard or mlflow.")
 @click.option("--checkpoint", type=float, metavar="S", help="Seconds between checkpoints; 30 by default.")
+@click.option("--save-models", is_flag=True, help="Leave the fine-tuned models in the run's folder, for --models.")
 @json_option
+@log_options
 def command(
     experiment: str | None,
     policy: str | None,
@@ -50,7 +59,9 @@ def command(
     resume: str | None,
     tracker: str | None,
     checkpoint: float | None,
+    save_models: bool,
     as_json: bool,
+    quiet: bool,
     **given: Any,
 ) -> None:
     """Run one policy on an experiment (digits by default, which needs no download)."""
@@ -66,17 +77,28 @@ def command(
         loopback=loopback,
         workers=workers,
         cache=cache,
-        progress=True,
+        progress=not quiet,
         resume=resume,
         checkpoint=checkpoint,
         tracker=tracker,
+        save_models=save_models,
         trust=trust,
         **(given_options(given) | settings),
     )
     click.echo(result.table())
-    config, seconds = result.config, result.figures["seconds"]
-    click.echo(f"{config.clients} clients, {config.rounds} rounds in {seconds:.1f} s; run in {result.folder}")
-    if result.folder is not None:
-        print_report([result.folder], None)
+    if not quiet:
+        config, seconds = result.config, result.figures["seconds"]
+        click.echo(f"{config.clients} clients, {config.rounds} rounds in {seconds:.1f} s; run in {result.folder}")
+        for name, path in _run_files(result.folder):
+            click.echo(f"{name}: {path}")
     if as_json:
         print_json(result.figures)
+
+
+def _run_files(folder: Path | None) -> list[tuple[str, Path]]:
+    """What a user opens next of a run: its page, its saved models."""
+    from ofms.report.page import NAME
+    from ofms.runs.folder import MODELS
+
+    files = [] if folder is None else [("report", folder / NAME), ("models", folder / MODELS)]
+    return [(name, path) for name, path in files if path.exists()]

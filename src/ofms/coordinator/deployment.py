@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import math
 import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -22,14 +21,16 @@ from ofms.coordinator.files import ADDED, DEVICES, GRAPHS, SERVER, read_toml, sp
 from ofms.coordinator.graphs import read_graphs
 from ofms.coordinator.roster import read_last_roster
 from ofms.core.choices import suggest
+from ofms.core.declared import Doc, Range, Values
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import Integers
 from ofms.models.dictionary import Dictionary, Model
 from ofms.plugins import Trust
 from ofms.policies import DEFAULT
 from ofms.policies.registry import setting_names, settings_type
+from ofms.policies.settings import check_settings
 from ofms.runs.config import without_nothing
-from ofms.runs.schemas import TrustTable
+from ofms.runs.schemas import Bandwidth, Doubling, Interval, PolicyName, Seed, TrustTable
 from ofms.runs.units import parse_budgets
 from ofms.storage.files import write_whole
 from ofms.storage.schema import convert
@@ -89,9 +90,9 @@ _NO_DOUBLING = "# doubling = 1000"
 class WatchTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Where the page, the metrics and the health check are served; port 0 for nowhere."""
 
-    host: str = "127.0.0.1"
-    port: int = 0
-    names: list[str] = []
+    host: Annotated[str, Values("an IP address"), Doc("The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Values("a port up to 65535"), Doc("The port; 0: nothing is served.")] = 0
+    names: Annotated[list[str], Doc("Host names, besides addresses and localhost, by which it may be asked for.")] = []
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -105,31 +106,33 @@ class WatchTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """`server.toml`."""
 
-    address: str
-    models: str
-    rounds: int | None = None
-    policy: str = DEFAULT
-    bandwidth: str = "100%"
-    interval: int = 20
-    seed: int = 0
-    deadline: float = 60
-    travel: float = 60
-    largest_update: float = 1.0
-    keep: int = 10
-    watch: WatchTable = WatchTable()
-    doubling: int | None = None
-    settings: dict[str, Any] = {}
-    trust: TrustTable = TrustTable((), ())
+    address: Annotated[str, Values("HOST:PORT"), Doc("Where devices reach the server.")]
+    models: Annotated[str, Values("a folder, relative to the file"), Doc("The dictionary.")]
+    rounds: Annotated[
+        Annotated[int, Range(1)] | None,
+        Doc("T, the horizon in samples: the server stops there; none: the fleet runs until it is stopped."),
+    ] = None
+    policy: PolicyName = DEFAULT
+    bandwidth: Bandwidth = "100%"
+    interval: Interval = 20
+    seed: Seed = 0
+    deadline: Annotated[
+        float, Range(0, above=True), Doc("Seconds for a device to process the samples of an exchange.")
+    ] = 60
+    travel: Annotated[float, Range(0, above=True), Doc("Further seconds for messages in transit.")] = 60
+    largest_update: Annotated[
+        float,
+        Range(0, above=True),
+        Doc("The largest norm of an update, relative to that of the parameters that it updates; others are refused."),
+    ] = 1.0
+    keep: Annotated[int, Range(1), Doc("How many earlier versions of the dictionary are kept for a rollback.")] = 10
+    watch: Annotated[WatchTable, Doc("Where the fleet can be watched: a page, /metrics and /healthz.")] = WatchTable()
+    doubling: Doubling = None
+    settings: Annotated[dict[str, Any], Doc("Settings of the policy.")] = {}
+    trust: Annotated[TrustTable, Doc("Packages whose code may be imported, and their folders.")] = TrustTable((), ())
 
     def __post_init__(self) -> None:
-        if self.rounds is not None and self.rounds < 1:
-            raise InvalidInput("rounds", self.rounds, "give at least 1, or leave it out")
-        for name, least in (("interval", 1), ("keep", 1), ("seed", 0), ("doubling", 1)):
-            if getattr(self, name) is not None and getattr(self, name) < least:
-                raise InvalidInput(name, getattr(self, name), f"give at least {least}")
-        for name in ("deadline", "travel", "largest_update"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InvalidInput(name, getattr(self, name), "give a finite number above 0")
+        check_settings(self)
         split_address(self.address)
 
     def policy_settings(self, trust: Trust) -> Any:

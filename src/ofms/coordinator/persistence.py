@@ -210,11 +210,8 @@ class PersistentCoordinator(PersistentEvents):
     def write_dictionary(self, folder: Path) -> None:
         """Write the current dictionary, for use elsewhere."""
         coordinator = self.coordinator
-        models = [
-            replace(coordinator.dictionary.models[slot], tensors=dict(coordinator.tensors[slot]))
-            for slot in coordinator.setup.places
-        ]
-        replace(self.coordinator.dictionary, models=tuple(models)).write(folder)
+        whole = coordinator.dictionary.with_tensors(coordinator.tensors)
+        replace(whole, models=tuple(whole.models[slot] for slot in coordinator.setup.places)).write(folder)
 
     def _run_command(self, command: Command) -> None:
         coordinator = self.coordinator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", NoneType: "none"}
 # Of a longer word, comparing all letters takes long.
@@ -18,6 +18,8 @@ def choices_in(annotation: Any) -> tuple[Any, ...]:
     >>> choices_in(float | Literal["N"])
     ('N',)
     """
+    if get_origin(annotation) is Annotated:
+        return choices_in(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
         return get_args(annotation)
     return tuple(choice for member in members_of(annotation) for choice in choices_in(member))
@@ -25,6 +27,8 @@ def choices_in(annotation: Any) -> tuple[Any, ...]:
 
 def members_of(annotation: Any) -> tuple[Any, ...]:
     """The members of a union; empty for any other annotation."""
+    if get_origin(annotation) is Annotated:
+        return members_of(get_args(annotation)[0])
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
 
 

@@ -41,3 +41,16 @@ def count_bytes(catalogue: Catalogue, grants: Grants, reports: Reports, copies: 
     if reports.losses is not None:
         up = up + _BYTES_PER_LOSS * np.isfinite(reports.losses).sum(axis=1)
     return Traffic(grants.sent @ catalogue.storage, up, copies * (grants.held @ catalogue.storage))
+
+
+def human_bytes(count: float) -> str:
+    """A readable number of bytes.
+
+    >>> human_bytes(1536), human_bytes(12), human_bytes(5 * 2**20)
+    ('1.5 KiB', '12 B', '5.0 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

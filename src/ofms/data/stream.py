@@ -35,6 +35,8 @@ class Stream:
     Examples
     --------
     >>> stream = Stream(np.zeros((2, 3, 5), dtype=np.float32), np.zeros((2, 3)), "regression")
+    >>> stream
+    Stream(regression, 2 clients × 3 rounds, inputs of shape (5,))
     >>> stream.clients, stream.rounds
     (2, 3)
     """
@@ -53,6 +55,12 @@ class Stream:
     @property
     def rounds(self) -> int:
         return int(self.x.shape[1])
+
+    def __repr__(self) -> str:
+        named = f": {self.names[0]} to {self.names[-1]}" if self.names else ""
+        changes = f", {len(self.changes)} changes" if self.changes else ""
+        size = f"{self.clients} clients × {self.rounds} rounds, inputs of shape {tuple(self.x.shape[2:])}"
+        return f"Stream({self.task}, {size}{changes}{named})"
 
     def part(self, clients: int, rounds: int) -> Stream:
         """The first samples of the first clients."""

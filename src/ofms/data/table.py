@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from ofms.core.declared import Doc, Range, Values
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Integers
 from ofms.data.drift import Drift, drifting
@@ -22,34 +23,28 @@ _MOST_CLASSES = 2**31
 
 @dataclass(frozen=True)
 class TableSource:
-    """A file with a stream, and how to read it.
+    """A file with a stream, and how to read it."""
 
-    Attributes
-    ----------
-    file
-        A `.csv` or `.parquet` table with one row per sample, or an `.npz` with arrays `x` [N, T, ...] and `y` [N, T],
-        and if the clients have names, `names` [N].
-    task
-        `classification` or `regression`.
-    target
-        The column to predict.
-    client
-        The column of clients, by name; each client's rows come in the order of the file.
-    features
-        The columns of the inputs, in order; by default all other columns.
-    site
-        The column of the clients' sites, which only drift needs.
-    most_dropped
-        The share of the rows that may be dropped because clients have unequal numbers of them; a tenth by default.
-    """
-
-    file: str
-    task: Task
-    target: str | None = None
-    client: str | None = None
-    features: tuple[str, ...] | None = None
-    site: str | None = None
-    most_dropped: float | None = None
+    file: Annotated[
+        str,
+        Values("a .csv or .parquet table with one row per sample, or an .npz with x [N, T, ...], y [N, T], names [N]"),
+        Doc("The file of samples, relative to the experiment's."),
+    ]
+    task: Annotated[Task, Doc("What the models predict.")]
+    target: Annotated[str | None, Values("a column"), Doc("The column to predict.")] = None
+    client: Annotated[
+        str | None, Values("a column"), Doc("The column of clients, by name; each one's rows keep their order.")
+    ] = None
+    features: Annotated[
+        tuple[str, ...] | None, Values("a list of columns"), Doc("The inputs, in order; none: all other columns.")
+    ] = None
+    site: Annotated[
+        str | None, Values("a column"), Doc("The column of the clients' sites, which only drift needs.")
+    ] = None
+    most_dropped: Annotated[
+        Annotated[float, Range(0, 1)] | None,
+        Doc("The share of rows that may be dropped because clients have unequal numbers of them; none: a tenth."),
+    ] = None
 
     def read(self, rounds: int | None = None) -> Stream:
         """Read the stream; all clients are cut to the length of the shortest.

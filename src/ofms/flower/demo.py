@@ -43,7 +43,8 @@ from ofms.runs.config import RunConfig
 from ofms.runs.formatting import comparison_table
 from ofms.runs.result import Result
 from ofms.runs.units import human_bytes, parse_budgets
-from ofms.simulator.api import prepare, simulate
+from ofms.simulator.api import simulate
+from ofms.simulator.experiments import prepare
 
 DEVICES, EXCHANGES, SAMPLES = 4, 7, 20
 _POLL_SECONDS = 0.2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from ofms.core.errors import InvalidInput
+from ofms.core.ledger import human_bytes
 from ofms.core.messages import Catalogue
 from ofms.models.index import INDEX, ModelEntry, Task, read_index, write_index
 from ofms.models.model import Model, Tensors, model_of, read_model, stored_tensors
@@ -26,6 +27,8 @@ from ofms.storage.tensors import encode_tensors
 
 __all__ = ["INDEX", "Dictionary", "Model", "Task", "Tensors"]
 
+# Names of models in a short description.
+_NAMED = 4
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -36,6 +39,8 @@ class Dictionary:
     Examples
     --------
     >>> dictionary = Dictionary.from_modules({"small": nn.Linear(2, 1), "large": nn.Linear(2, 3)}, task="regression")
+    >>> dictionary
+    Dictionary(regression, 2 models, 48 B: small, large)
     >>> dictionary.catalogue().storage.tolist()
     [12, 36]
     """
@@ -45,6 +50,12 @@ class Dictionary:
 
     def __len__(self) -> int:
         return len(self.models)
+
+    def __repr__(self) -> str:
+        names = [model.name for model in self.models]
+        listed = ", ".join(names if len(names) <= _NAMED else [*names[: _NAMED - 1], "…", names[-1]])
+        size = human_bytes(sum(model.storage for model in self.models))
+        return f"Dictionary({self.task}, {len(names)} models, {size}: {listed})"
 
     @classmethod
     def from_modules(
@@ -107,9 +118,7 @@ class Dictionary:
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder atomically."""
         folder = Path(folder)
-        for model in self.models:
-            if not model.architecture:
-                raise InvalidInput("architecture", None, f"to write {model.name!r}, give its architecture and options")
+        self.require_storable()
         with new_folder(folder) as partial:
             entries = []
             for model in self.models:
@@ -117,6 +126,20 @@ class Dictionary:
                 write_whole(partial / file, encode_tensors(model.tensors))
                 entries.append(model.entry(file))
             write_index(partial, self.task, entries)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Networks by name with the dictionary's parameters, in evaluation mode: the inverse of `from_modules`."""
+        return {model.name: model.network() for model in self.models}
+
+    def with_tensors(self, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Dictionary:
+        """The same models with other parameters and buffers, in the types in which the dictionary stores them."""
+        return replace(self, models=tuple(map(Model.with_tensors, self.models, tensors)))
+
+    def require_storable(self) -> None:
+        """Reject a dictionary that cannot be written, because it does not say how to rebuild a network."""
+        for model in self.models:
+            if not model.architecture:
+                raise InvalidInput("architecture", None, f"to write {model.name!r}, give its architecture and options")
 
     def catalogue(self) -> Catalogue:
         """The names, costs and versions that every client knows."""

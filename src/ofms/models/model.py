@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,17 @@ class Model:
     def values(self) -> int:
         """Number of values in the model, including batch norm statistics."""
         return sum(tensor.numel() for tensor in self.tensors.values())
+
+    def network(self) -> nn.Module:
+        """A copy of the network with the model's parameters and buffers."""
+        network = copy.deepcopy(self.module)
+        # Only what is not stored may be missing.
+        network.load_state_dict(self.tensors, strict=False)
+        return network
+
+    def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> Model:
+        """The same model with other parameters and buffers, in the types of its own."""
+        return replace(self, tensors={name: tensors[name].to(own.dtype) for name, own in self.tensors.items()})
 
     def entry(self, file: str) -> ModelEntry:
         """The model's entry in the index, without costs and patterns that are the defaults."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ofms.exports import exported
 
 if TYPE_CHECKING:
+    from ofms.core.declared import Doc, Range, Values
     from ofms.core.draws import ClientDraws, Draws, Purpose
     from ofms.core.messages import Catalogue, Grants, Plan, Reports
     from ofms.core.new_experts import carry_losses
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
     from ofms.policies.observations import Observations, Recent
     from ofms.policies.protocol import Algorithm, ClientHalf, Policy, ServerHalf, SummedUpdates
     from ofms.policies.session import ClientSession, ServerSession
-    from ofms.policies.settings import Count, LossBound, Positive, Range, Rate, Round, ServerStep, Share
+    from ofms.policies.settings import Count, LossBound, Positive, Rate, Round, ServerStep, Share, TunedRate
     from ofms.policies.single_model_server import SingleModelServer
     from ofms.policies.subsets import fill_budgets
 
 # `ofms --help` must not wait for NumPy: names are resolved on first use.
 _EXPORTS = {
+    "ofms.core.declared": ("Doc", "Range", "Values"),
     "ofms.core.draws": ("ClientDraws", "Draws", "Purpose"),
     "ofms.core.messages": ("Catalogue", "Grants", "Plan", "Reports"),
     "ofms.core.new_experts": ("carry_losses",),
@@ -58,7 +60,9 @@ _EXPORTS = {
     "ofms.policies.observations": ("Observations", "Recent"),
     "ofms.policies.protocol": ("Algorithm", "ClientHalf", "Policy", "ServerHalf", "SummedUpdates"),
     "ofms.policies.session": ("ClientSession", "ServerSession"),
-    "ofms.policies.settings": ("Count", "LossBound", "Positive", "Range", "Rate", "Round", "ServerStep", "Share"),
+    "ofms.policies.settings": (
+        *("Count", "LossBound", "Positive", "Rate", "Round", "ServerStep", "Share", "TunedRate"),
+    ),
     "ofms.policies.single_model_server": ("SingleModelServer",),
     "ofms.policies.subsets": ("fill_budgets",),
 }
@@ -91,6 +95,7 @@ __all__ = [
     "ClientHalf",
     "ClientSession",
     "Count",
+    "Doc",
     "Draws",
     "Epochs",
     "Exp3",
@@ -120,6 +125,8 @@ __all__ = [
     "Share",
     "SingleModelServer",
     "SummedUpdates",
+    "TunedRate",
+    "Values",
     "carry_losses",
     "draw_model",
     "fill_budgets",

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
+from ofms.core.declared import Doc
 from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue, Reports
 from ofms.core.rates import resolve_rate
@@ -17,36 +18,39 @@ from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import step_of
 from ofms.policies.local_updates import GradientStep
 from ofms.policies.protocol import Algorithm, Policy, SummedUpdates
-from ofms.policies.settings import ADDED, Count, LossBound, Rate, Round, ServerStep, Share
+from ofms.policies.settings import ADDED, Exploration, FineTuningRate, LossBound, ServerStep, TunedRate, WarmUp, Window
 from ofms.policies.subsets import Subset, fixed_subset, largest_upload, random_subset, require_subset
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings that the paper leaves open.
+class BFedOMFT:
+    """Settings of B-Fed-OMFT, which the paper leaves open."""
 
-    Attributes
-    ----------
-    learning_rate, exploration, feedback
-        Of Exp3, as in Non-Fed-OMS.
-    subset
-        The models that clients hold: `random`, `first`, or a list of names or indices.
-    fine_tuning_rate, server_step, window, warm_up, loss_bound
-        As in OFMS-FT.
-    gradient_weight
-        `one`: a held model's gradient has weight 1. `use`: the probability that it predicts.
-    """
-
-    learning_rate: Rate = "tuned"
-    exploration: Share = 0.0
-    feedback: Feedback = "one"
-    subset: Subset = "random"
-    fine_tuning_rate: Rate = 0.001
+    learning_rate: Annotated[
+        TunedRate,
+        Doc(
+            "η, the learning rate of Exp3.",
+            "tuned, for k held models: √(2 ln k/(k n T)); if all are observed, √(8 ln k/(n T))",
+        ),
+    ] = "tuned"
+    exploration: Exploration = 0.0
+    feedback: Annotated[
+        Feedback,
+        Doc("one: only the loss of the model that predicted is observed, as in Exp3; all: those of all held models."),
+    ] = "one"
+    subset: Annotated[Subset, Doc("The models that all clients hold: random ones, the first that fit, or a list.")] = (
+        "random"
+    )
+    fine_tuning_rate: FineTuningRate = 0.001
     server_step: ServerStep = 1
-    window: Count = 1
-    warm_up: Round = 0
+    window: Window = 1
+    warm_up: WarmUp = 0
     loss_bound: LossBound = "clip"
-    gradient_weight: Annotated[GradientWeight, ADDED] = "one"
+    gradient_weight: Annotated[
+        GradientWeight,
+        ADDED,
+        Doc("The weight of a held model's gradient: one, or use for the probability that it predicts."),
+    ] = "one"
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Server:
         return None, step_of(self.server_step, summed.clients)
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: BFedOMFT, fleet: Fleet) -> Policy:
     require_subset(settings.subset, fleet.catalogue, fleet.budgets)
     least = int(fleet.budgets.min())
     fleet.require_upload(largest_upload(settings.subset, fleet.catalogue, least))
@@ -90,4 +94,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-algorithm = Algorithm(Settings, Exp3Client, build)
+algorithm = Algorithm(BFedOMFT, Exp3Client, build)

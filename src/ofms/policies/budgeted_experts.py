@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from ofms.core import selection
+from ofms.core.declared import Doc
 from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.new_experts import carry_losses
@@ -31,27 +32,21 @@ from ofms.policies.granting_server import GrantingServer
 from ofms.policies.observations import Observations
 from ofms.policies.protocol import Algorithm, Policy
 from ofms.policies.rates import RateByBudget, rates_of
-from ofms.policies.settings import LossBound, Rate
+from ofms.policies.settings import LossBound, TunedRate
 
 Prediction = Literal["one", "mean"]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings.
+class BudgetedExperts:
+    """Settings of budgeted expert advice."""
 
-    Attributes
-    ----------
-    learning_rate
-        η: a number, a number over √T, or `tuned` for √(2 ln K/(R n T)).
-    prediction
-        `one`: predict with the drawn model; `mean`: with the mean of its bin, weighted by probability.
-    loss_bound
-        As in OFMS-FT.
-    """
-
-    learning_rate: Rate = "tuned"
-    prediction: Prediction = "one"
+    learning_rate: Annotated[
+        TunedRate, Doc("η, the learning rate of exponential weights.", "tuned, for R bins: √(2 ln K/(R n T))")
+    ] = "tuned"
+    prediction: Annotated[
+        Prediction, Doc("one: predict with the drawn model; mean: with the mean of its bin, weighted by probability.")
+    ] = "one"
     loss_bound: LossBound = "clip"
 
 
@@ -105,7 +100,7 @@ class Client:
         return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates))
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: BudgetedExperts, fleet: Fleet) -> Policy:
     _, bins = pack_bins(fleet.catalogue, fleet.budgets)
     by_budget: RateByBudget = {}
     for budget, count in zip(fleet.budgets.tolist(), bins.tolist(), strict=True):
@@ -135,7 +130,7 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-def _learning_rate(rate: Rate, fleet: Fleet, bins: int) -> float:
+def _learning_rate(rate: TunedRate, fleet: Fleet, bins: int) -> float:
     """η as a number; `tuned` is √(2 ln K/(m n T)) for m bins."""
     models, rounds = len(fleet.catalogue), fleet.schedule.rounds
     return resolve_rate(
@@ -143,4 +138,4 @@ def _learning_rate(rate: Rate, fleet: Fleet, bins: int) -> float:
     )
 
 
-algorithm = Algorithm(Settings, Client, build)
+algorithm = Algorithm(BudgetedExperts, Client, build)

@@ -10,9 +10,11 @@ nothing is learnt after the commitment.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
+from ofms.core.declared import Doc
 from ofms.core.draws import ClientDraws
 from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.selection import one_hot
@@ -28,18 +30,12 @@ from ofms.policies.settings import Count, LossBound
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings.
+class ExploreThenCommit:
+    """Settings of the best model on the first labels."""
 
-    Attributes
-    ----------
-    exploration
-        Rounds of exploration; at least one exchange for each bin, so that every model is held.
-    loss_bound
-        As in OFMS-FT.
-    """
-
-    exploration: Count = 50
+    exploration: Annotated[
+        Count, Doc("Rounds of exploration; at least one exchange for each bin, so that every model is held.")
+    ] = 50
     loss_bound: LossBound = "raw"
 
 
@@ -93,7 +89,7 @@ class Client:
         return replace(state, losses=state.losses.add(seen.losses, plan.held))
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: ExploreThenCommit, fleet: Fleet) -> Policy:
     return Policy(
         client=Client(-(-settings.exploration // fleet.schedule.interval)),
         server=GrantingServer(),
@@ -103,4 +99,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-algorithm = Algorithm(Settings, Client, build)
+algorithm = Algorithm(ExploreThenCommit, Client, build)

@@ -19,9 +19,11 @@ Fine-Tuning", NeurIPS 2024; code: github.com/pouyamghari/Fed-POE. Default rates 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
+from ofms.core.declared import Doc
 from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Plan
@@ -36,30 +38,22 @@ from ofms.policies.local_updates import GradientStep
 from ofms.policies.mixtures import draw_with_replacement, hedge_weights, mean_loss
 from ofms.policies.observations import Observations
 from ofms.policies.protocol import Algorithm, Policy
-from ofms.policies.settings import Count, LossBound, Rate, Round
+from ofms.policies.settings import LossBound, ModelName, Rate, WarmUp, Window
 from ofms.policies.single_model_server import find_model
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings.
+class FedPOE:
+    """Settings of Fed-POE."""
 
-    Attributes
-    ----------
-    model, local_model
-        The federated model, and the one that clients fine-tune by themselves, by name or index.
-    learning_rate, fine_tuning_rate
-        η of the weights, and the step size of both models: numbers, or numbers over √T.
-    window, warm_up, loss_bound
-        As in OFMS-FT.
-    """
-
-    model: int | str = 0
-    local_model: int | str = 1
-    learning_rate: Rate = "1/sqrt(T)"
-    fine_tuning_rate: Rate = "0.01/sqrt(T)"
-    window: Count = 10
-    warm_up: Round = 0
+    model: Annotated[ModelName, Doc("The federated model, which all clients fine-tune together.")] = 0
+    local_model: Annotated[ModelName, Doc("The model of which every client fine-tunes a copy by itself.")] = 1
+    learning_rate: Annotated[Rate, Doc("η, the learning rate of the weights of mixtures.", "w ← w e^(-η L)")] = (
+        "1/sqrt(T)"
+    )
+    fine_tuning_rate: Annotated[Rate, Doc("The step size of both fine-tuned models; 0 freezes them.")] = "0.01/sqrt(T)"
+    window: Window = 10
+    warm_up: WarmUp = 0
     loss_bound: LossBound = "raw"
 
 
@@ -120,7 +114,7 @@ class Client:
         return ~np.isin(np.arange(models), [self.federated, self.local])
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: FedPOE, fleet: Fleet) -> Policy:
     federated, local = (find_model(fleet.catalogue, each) for each in (settings.model, settings.local_model))
     if federated == local:
         raise InvalidInput("local_model", settings.local_model, "it is the federated model; name another one")
@@ -140,4 +134,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-algorithm = Algorithm(Settings, Client, build)
+algorithm = Algorithm(FedPOE, Client, build)

@@ -28,14 +28,8 @@ from ofms.policies.subsets import fill_budgets
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings.
-
-    Attributes
-    ----------
-    loss_bound
-        As in OFMS-FT.
-    """
+class FollowTheLeader:
+    """Settings of following the leader."""
 
     loss_bound: LossBound = "raw"
 
@@ -79,7 +73,7 @@ class Client:
         return replace(state, losses=state.losses.add(seen.losses, plan.held))
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: FollowTheLeader, fleet: Fleet) -> Policy:
     return Policy(
         client=Client(),
         server=GrantingServer(),
@@ -89,4 +83,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-algorithm = Algorithm(Settings, Client, build)
+algorithm = Algorithm(FollowTheLeader, Client, build)

@@ -21,7 +21,7 @@ from ofms.policies.blocks import in_blocks
 from ofms.policies.changes import Change
 from ofms.policies.fleet import Fleet
 from ofms.policies.late_adahedge import Hedge
-from ofms.policies.late_hedge_settings import Settings
+from ofms.policies.late_hedge_settings import LateHedge
 from ofms.policies.late_rounds import Rounds
 from ofms.policies.local_updates import GradientStep
 from ofms.policies.observations import Observations
@@ -65,7 +65,7 @@ class State:
 class Client:
     """The client half; `interval` is the number of rounds of an exchange."""
 
-    settings: Settings
+    settings: LateHedge
     interval: int
 
     @property
@@ -172,7 +172,7 @@ def _one_of(weights: Floats, uniform: Floats) -> Floats:
     return selection.one_hot(selection.draw_model(weights, uniform), weights.shape[1])
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: LateHedge, fleet: Fleet) -> Policy:
     if not settings.memories or any(length != 0 and length < 2 for length in settings.memories):
         raise InvalidInput("memories", list(settings.memories), "give 0 for all the past, or at least 2 rounds")
     client, tuned = Client(settings, fleet.schedule.interval), settings.fine_tuning_rate > 0
@@ -200,4 +200,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-algorithm = Algorithm(Settings, Client, build)
+algorithm = Algorithm(LateHedge, Client, build)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
 from ofms.core import selection
+from ofms.core.declared import Doc
 from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Catalogue, Reports
 from ofms.core.new_experts import carry_losses
@@ -17,25 +19,15 @@ from ofms.policies.changes import Change
 from ofms.policies.fleet import Fleet
 from ofms.policies.follower_client import FollowerClient
 from ofms.policies.protocol import Algorithm, Policy, SummedUpdates
-from ofms.policies.settings import LossBound, Rate, Share
+from ofms.policies.settings import Exploration, LossBound, TunedRate
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings that the paper leaves open.
+class MAB:
+    """Settings of MAB, which the paper leaves open."""
 
-    Attributes
-    ----------
-    learning_rate
-        η: a number, a number over √T, or `tuned` for √(2 ln K/(K n T)).
-    exploration
-        γ: the share of uniform draws mixed into the PMF.
-    loss_bound
-        As in OFMS-FT.
-    """
-
-    learning_rate: Rate = "tuned"
-    exploration: Share = 0.0
+    learning_rate: Annotated[TunedRate, Doc("η, the learning rate of Exp3.", "tuned: √(2 ln K/(K n T))")] = "tuned"
+    exploration: Exploration = 0.0
     loss_bound: LossBound = "clip"
 
 
@@ -78,7 +70,7 @@ class Server:
         return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates)), 0.0
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: MAB, fleet: Fleet) -> Policy:
     models = len(fleet.catalogue)
     rate = resolve_rate(
         "learning_rate",
@@ -95,4 +87,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-algorithm = Algorithm(Settings, FollowerClient, build)
+algorithm = Algorithm(MAB, FollowerClient, build)

@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from ofms.core.declared import Doc
 from ofms.policies.exp3 import Feedback, exp3_of
 from ofms.policies.exp3_client import Exp3Client
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.protocol import Algorithm, Policy
-from ofms.policies.settings import LossBound, Rate, Share
+from ofms.policies.settings import Exploration, LossBound, TunedRate
 from ofms.policies.subsets import Subset, require_subset
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings that the paper leaves open.
+class NonFedOMS:
+    """Settings of Non-Fed-OMS, which the paper leaves open."""
 
-    Attributes
-    ----------
-    learning_rate
-        η: a number, a number over √T, or `tuned`.
-    exploration
-        γ: the share of uniform draws mixed into the PMF.
-    feedback
-        `one`: only the loss of the model that predicted is observed, as in Exp3. `all`: those of all held models.
-    subset
-        `random`: one for each client; `first`: the first models that fit; or a list of names or indices.
-    loss_bound
-        As in OFMS-FT.
-    """
-
-    learning_rate: Rate = "tuned"
-    exploration: Share = 0.0
-    feedback: Feedback = "one"
-    subset: Subset = "random"
+    learning_rate: Annotated[
+        TunedRate,
+        Doc(
+            "η, the learning rate of Exp3.",
+            "tuned, for k held models: √(2 ln k/(k n T)); if all are observed, √(8 ln k/(n T))",
+        ),
+    ] = "tuned"
+    exploration: Exploration = 0.0
+    feedback: Annotated[
+        Feedback,
+        Doc("one: only the loss of the model that predicted is observed, as in Exp3; all: those of all held models."),
+    ] = "one"
+    subset: Annotated[
+        Subset, Doc("The models that a client holds: random ones of its own, the first that fit, or a list.")
+    ] = "random"
     loss_bound: LossBound = "clip"
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: NonFedOMS, fleet: Fleet) -> Policy:
     require_subset(settings.subset, fleet.catalogue, fleet.budgets)
     client = Exp3Client(
         exp3_of(settings.learning_rate, settings.exploration, settings.feedback, fleet), settings.subset
@@ -53,4 +52,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-algorithm = Algorithm(Settings, Exp3Client, build)
+algorithm = Algorithm(NonFedOMS, Exp3Client, build)

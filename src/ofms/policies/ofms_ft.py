@@ -22,7 +22,7 @@ from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.local_updates import GradientStep
 from ofms.policies.observations import Observations
-from ofms.policies.ofms_ft_settings import GradientWeight, Settings
+from ofms.policies.ofms_ft_settings import OFMSFT, GradientWeight
 from ofms.policies.protocol import Algorithm, Policy
 from ofms.policies.rates import RateByBudget, rates_of
 
@@ -84,7 +84,7 @@ class Client:
         return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates))
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: OFMSFT, fleet: Fleet) -> Policy:
     table = partition_models(fleet.catalogue.storage, fleet.budgets)
     fleet.require_upload(largest_cluster_upload(fleet.catalogue.upload, table))
     rates = theory.learning_rates(settings.learning_rate, fleet, table)
@@ -102,4 +102,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-algorithm = Algorithm(Settings, Client, build)
+algorithm = Algorithm(OFMSFT, Client, build)

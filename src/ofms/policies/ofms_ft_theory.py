@@ -13,7 +13,7 @@ from ofms.core.rates import require_horizon, resolve_rate
 from ofms.core.typing import Floats
 from ofms.core.uplink import most_groups
 from ofms.policies.fleet import Fleet
-from ofms.policies.ofms_ft_settings import Settings
+from ofms.policies.ofms_ft_settings import OFMSFT
 from ofms.policies.settings import LossBound, Rate
 
 
@@ -85,7 +85,7 @@ def client_bound(
     return np.array(forms)[table.kind], ""
 
 
-def server_not_covered(settings: Settings) -> str:
+def server_not_covered(settings: OFMSFT) -> str:
     """Why the theorems do not bound the server's regret with these settings; empty if they do."""
     reasons = {
         "the selection loss is not bounded (a1)": settings.loss_bound == "raw",
@@ -110,7 +110,7 @@ def largest_group_count(fleet: Fleet, table: PartitionTable) -> int:
     return most_groups(fleet.budgets.size, largest, fleet.bandwidth)
 
 
-def fine_tuning_rate(settings: Settings, fleet: Fleet, table: PartitionTable) -> float:
+def fine_tuning_rate(settings: OFMSFT, fleet: Fleet, table: PartitionTable) -> float:
     """η_f as a number; `tuned` is 1/√(α n T · mean μ), eq. (75ap), with the largest possible α; by use, without μ."""
     rate, tuned = settings.fine_tuning_rate, 0.0
     if rate == "tuned":

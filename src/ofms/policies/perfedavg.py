@@ -12,50 +12,36 @@ Meta-Learning Approach", NeurIPS 2020.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from ofms.core.declared import Doc
 from ofms.core.rates import resolve_rate
 from ofms.policies.fleet import Fleet
 from ofms.policies.follower_client import FollowerClient
 from ofms.policies.local_updates import Adapted
 from ofms.policies.protocol import Algorithm, Policy
-from ofms.policies.settings import Count, LossBound, Rate, Round
+from ofms.policies.settings import BatchSize, KeptSamples, LossBound, ModelName, Passes, Rate, UploadGroups, WarmUp
 from ofms.policies.single_model_server import single_model_server, weight_on
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings that the paper leaves open.
+class PerFedAvg:
+    """Settings of PerFedAvg, which the paper leaves open."""
 
-    Attributes
-    ----------
-    model
-        The model, by name or index.
-    local_rate
-        Step size of the meta-gradient.
-    adaptation_rate
-        Step size of the adaptation.
-    epochs, batch_size
-        Passes over the window, and samples per batch.
-    window, warm_up
-        Number of samples that a client keeps, and the first round that adapts and fine-tunes.
-    upload_groups
-        Number of groups, one of which uploads; derived from the bandwidth if None. With 1, all clients upload.
-    loss_bound
-        As in OFMS-FT; it affects the measured regret only.
-    """
-
-    model: int | str = 0
-    local_rate: Rate = 0.001
-    adaptation_rate: Rate = 0.001
-    epochs: Count = 1
-    batch_size: Count = 10
-    window: Count = 50
-    warm_up: Round = 0
-    upload_groups: Count | None = None
+    model: Annotated[ModelName, Doc("The model that all clients hold and fine-tune.")] = 0
+    local_rate: Annotated[Rate, Doc("β, the step size of the meta-gradient.", "θ - β ∇L(θ - α ∇L(θ))")] = 0.001
+    adaptation_rate: Annotated[
+        Rate, Doc("α, the step size with which a client adapts its copy before it predicts.", "θ - α ∇L(θ)")
+    ] = 0.001
+    epochs: Passes = 1
+    batch_size: BatchSize = 10
+    window: KeptSamples = 50
+    warm_up: WarmUp = 0
+    upload_groups: UploadGroups = None
     loss_bound: LossBound = "clip"
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: PerFedAvg, fleet: Fleet) -> Policy:
     server = single_model_server(fleet, settings.model, upload_groups=settings.upload_groups, copies=Adapted.copies)
     rounds = fleet.schedule.rounds
     return Policy(
@@ -75,4 +61,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-algorithm = Algorithm(Settings, FollowerClient, build)
+algorithm = Algorithm(PerFedAvg, FollowerClient, build)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from ofms.core import selection
+from ofms.core.declared import Doc
 from ofms.core.draws import ClientDraws, Purpose
 from ofms.core.messages import Catalogue, Grants, Plan
 from ofms.core.rates import resolve_rate
@@ -17,31 +18,28 @@ from ofms.policies.granting_server import GrantingServer
 from ofms.policies.local_updates import GradientStep
 from ofms.policies.observations import Observations
 from ofms.policies.protocol import Algorithm, Policy
-from ofms.policies.settings import Count, LossBound, Rate, Round, ServerStep
+from ofms.policies.settings import FineTuningRate, LossBound, ServerStep, WarmUp, Window
 from ofms.policies.subsets import fill_budgets, holding_probabilities, most_upload
 
 GradientWeight = Literal["inverse", "one", "use"]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings that the paper leaves open.
+class RMSFT:
+    """Settings of RMS-FT, which the paper leaves open."""
 
-    Attributes
-    ----------
-    gradient_weight
-        `inverse`: one over the probability that a model is held, as in OFMS-FT (2r2); with equal costs, K over the
-        number of held models. `one`: a held model's gradient has weight 1. `use`: 1 over the number of held models, the
-        probability that it predicts.
-    fine_tuning_rate, server_step, window, warm_up, loss_bound
-        As in OFMS-FT.
-    """
-
-    gradient_weight: GradientWeight = "inverse"
-    fine_tuning_rate: Rate = 0.001
+    gradient_weight: Annotated[
+        GradientWeight,
+        Doc(
+            "The weight of a held model's gradient: inverse for one over the probability that it is held; one; or "
+            "use for the probability that it predicts, 1 over the number of held models.",
+            "inverse, with equal costs: K over the number of held models (2r2)",
+        ),
+    ] = "inverse"
+    fine_tuning_rate: FineTuningRate = 0.001
     server_step: ServerStep = 1
-    window: Count = 1
-    warm_up: Round = 0
+    window: Window = 1
+    warm_up: WarmUp = 0
     loss_bound: LossBound = "clip"
 
 
@@ -93,7 +91,7 @@ def uniform_over(subset: Flags) -> Floats:
     return pmf
 
 
-def build(settings: Settings, fleet: Fleet) -> Policy:
+def build(settings: RMSFT, fleet: Fleet) -> Policy:
     fleet.require_upload(most_upload(fleet.catalogue, int(fleet.budgets.max())))
     rate = resolve_rate("fine_tuning_rate", settings.fine_tuning_rate, rounds=fleet.schedule.rounds)
     return Policy(
@@ -107,4 +105,4 @@ def build(settings: Settings, fleet: Fleet) -> Policy:
     )
 
 
-algorithm = Algorithm(Settings, Client, build)
+algorithm = Algorithm(RMSFT, Client, build)

@@ -1,11 +1,12 @@
 """Types of settings, and their validation: an error names the setting and the allowed values.
 
-A policy's settings are a frozen dataclass. Choices are `Literal` types, ranges are annotations:
+A policy's settings are a frozen dataclass. Choices are `Literal` types; ranges, and with `Doc` what a setting means,
+are annotations, from which `ofms list --settings` and docs/settings.md are made:
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
 ... class Settings:
-...     epsilon: Share = 0.1
+...     epsilon: Annotated[Share, Doc("The share of random draws.")] = 0.1
 ...     loss_bound: LossBound = "clip"
 >>> check_settings(Settings(epsilon=5.0))
 Traceback (most recent call last):
@@ -24,43 +25,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from ofms.core.choices import admits_none, choices_in, members_of, suggest
+from ofms.core.declared import Doc, Range, Setting, Values, describe
 from ofms.core.errors import InvalidInput
 
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers from `least` to `most`; `above` excludes `least` itself."""
-
-    least: float
-    most: float = math.inf
-    above: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        low = value > self.least if self.above else value >= self.least
-        return math.isfinite(value) and low and value <= self.most
-
-    def __str__(self) -> str:
-        if self.most < math.inf:
-            return f"a number from {self.least:g} to {self.most:,.15g}"
-        return f"a number {'above' if self.above else 'of at least'} {self.least:g}"
-
-
-LossBound = Literal["clip", "saturate", "raw"]
-Share = Annotated[float, Range(0, 1)]
 # Numbers of samples, rounds or clients: more than that overflow somewhere.
 _MOST_ROUNDS = 10**9
+# Marks a setting that its policy did not have when figures of it were published.
+ADDED = "added after figures were published"
+
+# Types of settings.
+Share = Annotated[float, Range(0, 1)]
 Count = Annotated[int, Range(1, _MOST_ROUNDS)]
 Round = Annotated[int, Range(0, _MOST_ROUNDS)]
 Positive = Annotated[float, Range(0, above=True)]
-ServerStep = Annotated[float, Range(0)] | Literal["N"]
-# Marks a setting that its policy did not have when figures of it were published.
-ADDED = "added after figures were published"
-# A number, a number over √T as in "10/sqrt(T)", or "tuned": `ofms.core.rates.resolve_rate` checks it.
-Rate = float | str
+# `ofms.core.rates.resolve_rate` checks them.
+Rate = Annotated[float | str, Values("a number of at least 0, or one over √T as in 10/sqrt(T)")]
+TunedRate = Annotated[float | str, Values("a number of at least 0, one over √T as in 10/sqrt(T), or tuned")]
+
+# Settings that several policies have.
+LossBound = Annotated[
+    Literal["clip", "saturate", "raw"],
+    Doc(
+        "How the losses that selection learns from are bounded to [0, 1], as the theorems assume; raw: not at all.",
+        "clip: min(L, 1); saturate: 1 - e^(-L)",
+    ),
+]
+ServerStep = Annotated[
+    Annotated[float, Range(0)] | Literal["N"],
+    Doc(
+        "Multiplies the mean over clients: 1 as in the paper's text; N for the sum, as in its experiments.",
+        "(3r2), times the step",
+    ),
+]
+FineTuningRate = Annotated[Rate, Doc("η_f, the clients' step size; 0 freezes the dictionary.", "(1r2)")]
+Window = Annotated[
+    Count, Doc("The number of samples that the fine-tuning loss averages; with 1, the current one.", "(2r2)")
+]
+WarmUp = Annotated[Round, Doc("The first round that fine-tunes.")]
+Exploration = Annotated[
+    Share, Doc("γ, the share of uniform draws that is mixed into the probabilities.", "(1 - γ) w/Σw + γ/K")
+]
+ModelName = Annotated[int | str, Values("the name or the index of a model")]
+LocalRate = Annotated[Rate, Doc("The step size of local stochastic gradient descent.")]
+Passes = Annotated[Count, Doc("Passes over the window in an exchange.")]
+BatchSize = Annotated[Count, Doc("The number of samples of a batch.")]
+KeptSamples = Annotated[Count, Doc("The number of samples that a client keeps.")]
+UploadGroups = Annotated[
+    Count | None,
+    Doc("The number of groups, one of which uploads; none: from the bandwidth. With 1, all do."),
+]
 
 _WORDS = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}
 
@@ -68,6 +85,7 @@ _WORDS = {int: "a whole number", float: "a finite number", str: "text", bool: "t
 def identifying(settings: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
     """Settings of a dataclass `kind` that identify a run: without those that were `ADDED` and have their default.
 
+    >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class Settings:
     ...     epsilon: Share = 0.1
@@ -78,6 +96,11 @@ def identifying(settings: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     defaults = {each.name: each.default for each in fields(kind) if ADDED in get_args(hints[each.name])}
     return {name: value for name, value in settings.items() if name not in defaults or value != defaults[name]}
+
+
+def describe_settings(kind: type[Any]) -> list[Setting]:
+    """The settings of a dataclass as people read them."""
+    return describe(kind, {each.name: each.default for each in fields(kind) if each.default is not MISSING})
 
 
 def check_settings(settings: Any) -> None:
@@ -106,6 +129,8 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _remedy(kind: Any, value: object) -> str:
+    if words := [each.words for each in get_args(kind) if isinstance(each, Values)]:
+        return f"give {words[-1]}"
     choices, ranges = choices_in(kind), _ranges(kind)
     parts = [f"give {limit}" for limit in ranges]
     if choices:
@@ -132,5 +157,6 @@ def _element(kind: Any) -> tuple[Any, ...]:
 
 def _ranges(kind: Any) -> list[Range]:
     if get_origin(kind) is Annotated:
-        return [limit for limit in get_args(kind)[1:] if isinstance(limit, Range)]
+        base, *extras = get_args(kind)
+        return [limit for limit in extras if isinstance(limit, Range)] or _ranges(base)
     return [limit for part in members_of(kind) for limit in _ranges(part)]

@@ -12,11 +12,11 @@ from ofms.core.regret_bounds import server_bound, server_bound_by_use
 from ofms.drawing.tables import format_table
 from ofms.plugins import Trust
 from ofms.policies import ofms_ft_theory as theory
-from ofms.policies.ofms_ft_settings import Settings
+from ofms.policies.ofms_ft_settings import OFMSFT
 from ofms.policies.registry import build_policy
 from ofms.report.dictionaries import format_range
 from ofms.runs.units import human_bytes
-from ofms.simulator.api import prepare
+from ofms.simulator.experiments import prepare
 
 
 def describe_bounds(
@@ -32,7 +32,7 @@ def describe_bounds(
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise InvalidInput(name, value, "give a number of at least 0")
     config, dictionary = prepare(experiment, policy="ofms-ft", trust=trust, given={"preset": "theory"} | given)
-    settings: Settings = config.policy_settings()
+    settings: OFMSFT = config.policy_settings()
     fleet = config.fleet(dictionary.catalogue())
     policy = build_policy("ofms-ft", settings, fleet)
     table = partition_models(fleet.catalogue.storage, fleet.budgets)

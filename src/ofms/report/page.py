@@ -33,10 +33,13 @@ NAME = "report.html"
 _MOST_CLIENTS = 10
 
 
-def write_report(folders: Sequence[Path], out: Path | None = None, names: Sequence[str] = ()) -> Path:
+def write_report(
+    folders: Sequence[Path], out: Path | None = None, names: Sequence[str] = (), tables: Sequence[Table] = ()
+) -> Path:
     """Write the page of one or several runs to `out`; by default into a single run's folder, or the current one.
 
-    Without `names`, runs are named by their policies if these differ, otherwise by their folders.
+    Without `names`, runs are named by their policies if these differ, otherwise by their folders. Further `tables` come
+    after the runs' figures.
     """
     if not folders:
         raise InvalidInput("run", "none", "name at least one run's folder")
@@ -56,7 +59,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None, names: Sequen
         named = [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
     else:
         named = _with_distinct_names(runs)
-    write_whole(path, render(named).encode())
+    write_whole(path, render(named, tables).encode())
     return path
 
 
@@ -67,7 +70,7 @@ def _require_page(path: Path) -> None:
         raise InvalidInput("out", path, "it is a file of another kind; name another")
 
 
-def render(runs: Sequence[Result]) -> str:
+def render(runs: Sequence[Result], tables: Sequence[Table] = ()) -> str:
     """The page as HTML."""
     try:
         from jinja2 import Environment
@@ -84,7 +87,7 @@ def render(runs: Sequence[Result]) -> str:
         subtitle=subtitle + (f"{_preset(runs[0])}, seed {first.seed}" if one else ""),
         warnings=_warnings(runs),
         headline=headline(runs[0]),
-        table=figures_table(runs),
+        tables=[figures_table(runs), *tables],
         sections=_sections(runs),
         weights=[_weights(run) for run in runs],
         runs=[_facts(run) for run in runs],
@@ -101,7 +104,12 @@ def _preset(run: Result) -> str:
     """The preset, if it has settings for the run's policy."""
     preset, policy = load_preset(run.config.preset), run.config.policy
     tables = (preset.policies, preset.classification, preset.regression)
-    return f", preset {run.config.preset}" if any(policy in table for table in tables) else ""
+    if not any(policy in table for table in tables):
+        return ""
+    task = preset.classification if run.metric == "accuracy" else preset.regression
+    its = preset.policies.get(policy, {}) | task.get(policy, {})
+    changed = any(run.config.settings.get(name) != value for name, value in its.items())
+    return f", preset {run.config.preset}" + (", changed" if changed else "")
 
 
 def headline(run: Result) -> list[tuple[str, str]]:
@@ -208,16 +216,11 @@ def _facts(run: Result) -> dict[str, Any]:
         "metric": run.metric,
         "models": [
             [name, f"{100 * often:.1f} %", f"{100 * predicted_share:.1f} %", f"{_finite(score, factor)} {unit}"]
-            for name, often, predicted_share, score in zip(_model_names(run), held, chosen, alone, strict=True)
+            for name, often, predicted_share, score in zip(run.figures["models"], held, chosen, alone, strict=True)
         ],
         "toml": run.config.to_toml(),
         "revision": run.figures["revision"],
     }
-
-
-def _model_names(run: Result) -> list[str]:
-    """The models' names, with their numbers in the charts."""
-    return [f"{index}: {name}" for index, name in enumerate(run.figures["models"])]
 
 
 def _with_distinct_names(runs: list[Result]) -> list[Result]:

@@ -15,7 +15,7 @@ from ofms.drawing.charts import Curve
 from ofms.drawing.tables import Table
 from ofms.policies.fleet import Fleet
 from ofms.policies.ofms_ft import build
-from ofms.policies.ofms_ft_settings import Settings
+from ofms.policies.ofms_ft_settings import OFMSFT
 from ofms.policies.settings import identifying
 from ofms.reproduction.bench import IMAGE_SETS, Bench, Figure, Section, title_of
 from ofms.reproduction.comparison import comparison
@@ -117,7 +117,7 @@ def server(bench: Bench) -> Section:
     costs = np.array([4, 3, 3, 2, 2, 2], dtype=np.int64)
     budgets = np.array([7, 8, 9, 10, 7, 12] * 3, dtype=np.int64)
     catalogue = Catalogue(tuple("abcdef"), costs, costs.copy(), np.zeros(6, dtype=np.int64))
-    settings = Settings()
+    settings = OFMSFT()
     rows, curves, data = [], [], []
     for rounds in (100, 300, 1000) if bench.size.quick else (100, 300, 1000, 3000):
         fleet = Fleet(catalogue, budgets, int(budgets.sum()) // 2, Schedule(rounds))
@@ -129,7 +129,7 @@ def server(bench: Bench) -> Section:
             "bandwidth": fleet.bandwidth,
             "rounds": rounds,
             "seeds": _SERVER_SEEDS,
-            "settings": identifying(asdict(settings), Settings),
+            "settings": identifying(asdict(settings), OFMSFT),
         }
         curve = bench.store.curves.find(f"server-regret-rounds{rounds}", made, compute)
         if curve is None:

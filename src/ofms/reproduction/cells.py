@@ -22,7 +22,8 @@ from ofms.runs.dictionaries import dictionary_folder, find_dictionary
 from ofms.runs.folder import CONFIG, SUMMARY, unfinished_run
 from ofms.runs.interrupt import RunInterrupted
 from ofms.runs.result import Result
-from ofms.simulator.api import resolve_experiment, simulate
+from ofms.simulator.api import simulate
+from ofms.simulator.experiments import resolve_experiment
 from ofms.storage.files import remove_leftovers, require_writable
 from ofms.storage.locks import is_locked
 
@@ -180,6 +181,7 @@ class CellStore:
             "progress": self.progress,
             "trust": self.trust,
             "cache": self._cache and cell.cached,
+            "report": False,
         }
         interrupted = (folder / CONFIG).exists() and not (folder / SUMMARY).exists()
         if folder.exists() and not interrupted:

@@ -12,6 +12,7 @@ from ofms.policies.registry import setting_names, trust_in
 from ofms.reproduction.bench import POLICIES, Bench, Section, row_of, title_of, title_of_row
 from ofms.reproduction.cells import Cell
 from ofms.reproduction.summaries import (
+    average_regret,
     best_row,
     bytes_per_round,
     column_results,
@@ -19,6 +20,7 @@ from ofms.reproduction.summaries import (
     in_paper,
     mean_figure,
     result_data,
+    seed_cells,
     seeds_note,
     show,
     summarise,
@@ -29,8 +31,11 @@ from ofms.runs.config import RUN_FIELDS
 from ofms.runs.result import Result
 
 
-def comparison(bench: Bench, names: Iterable[str] = tuple(POLICIES), **given: Any) -> Section:
-    """table:2: policies, or other rows of `bench.ROWS`, on all datasets, and the bytes that they send."""
+def comparison(bench: Bench, names: Iterable[str] = tuple(POLICIES), *, details: bool = False, **given: Any) -> Section:
+    """table:2: policies, or other rows of `bench.ROWS`, on all datasets, and the bytes that they send.
+
+    With `details`, average regret stands beside the metric, and a further table has every seed by itself.
+    """
     names = list(names)
     known = {name: _known(name) for name in names}
     for key, value in given.items():
@@ -48,9 +53,11 @@ def comparison(bench: Bench, names: Iterable[str] = tuple(POLICIES), **given: An
         place = best_row([figures[name] for name in names], column_results(runs, column))
         if place is not None:
             bold.add((place, len(header)))
-        header += [f"{title_of(column)}, {unit(column, bench.store.trust)}", *(["paper"] if published else [])]
+        header += [f"{title_of(column)}, {unit(column, bench.store.trust)}", *(["average regret"] if details else [])]
+        header += ["paper"] if published else []
         for name, row in zip(names, rows, strict=True):
-            row += [show(figures[name]), *([show(published.get(name))] if published else [])]
+            row += [show(figures[name]), *([average_regret(runs[name, column])] if details else [])]
+            row += [show(published.get(name))] if published else []
     for label, key in (
         ("a uniformly random model", "random_model"),
         ("the best model in hindsight", "best_in_hindsight"),
@@ -59,7 +66,7 @@ def comparison(bench: Bench, names: Iterable[str] = tuple(POLICIES), **given: An
         for column in bench.columns:
             found = runs.get(("ofms-ft", column), [])
             row.append(f"{mean_figure(found, key):.2f}" if found else "–")
-            row += [""] if in_paper("comparison", column) else []
+            row += [""] * (details + bool(in_paper("comparison", column)))
         rows.append(row)
     table = Table(
         "comparison",
@@ -77,7 +84,12 @@ def comparison(bench: Bench, names: Iterable[str] = tuple(POLICIES), **given: An
         "comparison",
         "Comparison",
         "All policies with the settings of preset `published`, beside the paper's figures (table 2).",
-        [table, *drift_table(bench, runs, names), traffic(bench, runs, names)],
+        [
+            table,
+            *(seed_tables(bench, runs, names) if details else []),
+            *drift_table(bench, runs, names),
+            traffic(bench, runs, names),
+        ],
     )
 
 
@@ -110,6 +122,26 @@ def _known(name: str) -> Set[str]:
 def _own(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The caller's values that a row's policy has, and the row's own settings."""
     return {key: value for key, value in given.items() if key in _known(name)} | dict(row_of(name).given)
+
+
+def seed_tables(bench: Bench, runs: Mapping[tuple[str, str], list[Result]], names: Sequence[str]) -> list[Table]:
+    """The mean over clients of every seed beside the mean over seeds and its spread, one table per dataset."""
+    tables = []
+    for column in bench.columns:
+        seeds = bench.size.seed_range(column)
+        if len(seeds) < 2:
+            continue
+        rows = [[title_of_row(name), *seed_cells(runs[name, column], seeds)] for name in names]
+        tables.append(
+            Table(
+                "seeds" if len(bench.columns) == 1 else f"seeds-{Path(column).stem}",
+                f"Seed by seed: {title_of(column)}, {unit(column, bench.store.trust)}",
+                ["", "mean over seeds", *(f"seed {seed}" for seed in seeds)],
+                rows,
+                notes=["Means over clients; beside them their mean and standard deviation over seeds."],
+            )
+        )
+    return tables
 
 
 def drift_table(bench: Bench, runs: Mapping[tuple[str, str], list[Result]], names: Sequence[str]) -> list[Table]:

@@ -38,6 +38,7 @@ def reproduce_targets(
     trust: Trust = NO_TRUST,
     workers: int | None = None,
     cache: bool = True,
+    quiet: bool = False,
     echo: Callable[[str], None] = print,
 ) -> list[Section]:
     """Reproduce one target, or `all` with a page; print and write each section when it is complete.
@@ -50,6 +51,8 @@ def reproduce_targets(
         Whether tables, charts and the page are written; otherwise everything is only printed.
     page
         The page's file; by default in the folder `out`, as everything else.
+    quiet
+        Show no progress, and print the tables alone.
     """
     if target != "all" and target not in TARGETS:
         raise InvalidInput("target", target, suggest(target, [*TARGETS, "all"]))
@@ -64,6 +67,7 @@ def reproduce_targets(
         trust=trust,
         workers=workers,
         cache=cache,
+        progress=not quiet,
     )
     bench = Bench(store, list(columns) or columns_here(), Size(quick=quick, seeds=seeds), chosen=bool(columns))
     sections = []
@@ -87,8 +91,11 @@ def reproduce_targets(
         parts += [part for package in trust.packages for part in ("--trust", package)]
         path = folder / PAGE if page is None else Path(page)
         require_writable(path.parent)
-        echo(f"page: {write_page(sections, bench, shlex.join(parts), folder, path)}")
-    echo(f"tables and figures in {folder}")
+        write_page(sections, bench, shlex.join(parts), folder, path)
+        if not quiet:
+            echo(f"page: {path}")
+    if not quiet:
+        echo(f"tables and figures in {folder}")
     return sections
 
 

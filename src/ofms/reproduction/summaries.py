@@ -88,6 +88,21 @@ def bytes_per_round(results: Sequence[Result], direction: str) -> str:
     return human_bytes(float(np.mean(totals)))
 
 
+def average_regret(results: Sequence[Result]) -> str:
+    """Regret per round, mean over clients and seeds."""
+    known = [result.figures["regret"] for result in results if result.figures["regret"] is not None]
+    return f"{np.mean(known) / results[0].config.rounds:.4f}" if known else "–"
+
+
+def seed_cells(results: Sequence[Result], seeds: Iterable[int]) -> list[str]:
+    """The mean over seeds ± its standard deviation, then each seed's mean over clients; a dash for a missing one."""
+    means = {result.config.seed: factor_of(results) * result.mean for result in results}
+    values = list(means.values())
+    spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
+    first = f"{np.mean(values):.2f}{spread}" if values else "–"
+    return [first, *(f"{means[seed]:.2f}" if seed in means else "–" for seed in seeds)]
+
+
 def drift_cells(results: Sequence[Result]) -> list[str]:
     """Dynamic regret per round and rounds until recovered, mean over seeds."""
     if not results:

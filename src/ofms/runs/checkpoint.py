@@ -6,6 +6,7 @@ names it and is replaced last: a reader finds a complete checkpoint or none.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from ofms.runs.folder import CONFIG, METRICS
 from ofms.storage.files import require_writable, sync, write_whole
 from ofms.storage.parsing import parse_json
 
+_log = logging.getLogger(__name__)
 FOLDER, LATEST = "checkpoint", "latest.json"
 # Checkpoints take at most this share of a run's time.
 _MOST_TIME = 0.02
@@ -118,6 +120,7 @@ class Checkpoints:
                 path.unlink()
         self._last = time.perf_counter()
         self._cost = self._last - began
+        _log.debug("checkpoint after round %d in %.2f s: %s", rounds, self._cost, self.folder / latest.file)
 
     def remove(self) -> None:
         """Remove all checkpoints: a finished run needs none."""
@@ -154,7 +157,9 @@ def comparable(config: RunConfig) -> dict[str, Any]:
     nested = {key: value for key, value in values.items() if isinstance(value, dict) and key != "trust"}
     flat = {key: value for key, value in values.items() if not isinstance(value, dict) and key != "models"}
     flat |= {f"{key}.{name}": value for key, table in nested.items() for name, value in table.items()}
-    flat.pop("stream.file", None)
+    # What a run leaves behind may change when it is resumed.
+    for key in ("stream.file", "save_models"):
+        flat.pop(key, None)
     return flat
 
 
@@ -187,7 +192,13 @@ def read_checkpoint(run: Path) -> tuple[Latest, dict[str, AnyArray]] | None:
         if version != __version__:
             raise InvalidInput("run", run, f"written by ofms {version}, this is {__version__}; start a new run")
         latest = parse_json(content, Latest)
-        return latest, safetensors.numpy.load((run / FOLDER / latest.file).read_bytes())
+        try:
+            return latest, safetensors.numpy.load((run / FOLDER / latest.file).read_bytes())
+        except FileNotFoundError:
+            # The run still runs, and has replaced it meanwhile.
+            if path.read_bytes() == content:
+                raise
+            return read_checkpoint(run)
     except (ValueError, KeyError, safetensors.SafetensorError, OSError) as error:
         if isinstance(error, InvalidInput):
             raise

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import tomli_w
 
 from ofms.core.choices import suggest
+from ofms.core.declared import Doc
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
 from ofms.core.schedule import Schedule
-from ofms.data.drift import Drift
 from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.fleet import Fleet
@@ -22,7 +22,24 @@ from ofms.policies.protocol import Policy
 from ofms.policies.registry import build_policy, settings_type
 from ofms.policies.settings import check_settings, identifying
 from ofms.runs.loading import available, load_experiment, load_preset
-from ofms.runs.schemas import EventTable, Experiment, TrustTable
+from ofms.runs.schemas import (
+    Bandwidth,
+    Budget,
+    Clients,
+    DatasetName,
+    Doubling,
+    DriftKind,
+    EventTable,
+    Experiment,
+    History,
+    Interval,
+    ModelsFolder,
+    PolicyName,
+    PresetName,
+    Rounds,
+    Seed,
+    TrustTable,
+)
 from ofms.runs.units import named_budgets, parse_bandwidth, parse_budgets
 from ofms.storage.parsing import parse_toml
 from ofms.storage.schema import convert
@@ -44,47 +61,32 @@ _MOST_SAMPLES = 10**10
 
 
 class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The resolved configuration of a run: sufficient to repeat it from any folder.
+    """The resolved configuration of a run: sufficient to repeat it from any folder, with absolute paths."""
 
-    Attributes
-    ----------
-    experiment
-        A name, or the path of a TOML file; all paths are absolute.
-    trust
-        Packages whose code the run imports; None if there are none.
-    drift
-        The kind of drift of the dataset's stream; None without drift.
-    loopback
-        True for a run client by client; otherwise None.
-    events
-        What changes during the run; None if nothing does.
-    doubling
-        The rounds of the first stretch of the doubling trick; None for rates of the whole run.
-    settings
-        All settings of the policy that are not None.
-    """
-
-    experiment: str
-    dataset: str | None = None
-    stream: TableSource | None = None
-    policy: str
-    preset: str
-    seed: int
-    clients: int
-    rounds: int
-    interval: int
-    budget: str
-    bandwidth: str
-    models: str | None = None
-    dtype: Literal["float32", "float64"] = "float32"
-    hindsight: bool = True
-    history: int = 10
-    drift: Drift | None = None
-    loopback: Literal[True] | None = None
-    trust: TrustTable | None = None
-    events: tuple[EventTable, ...] | None = None
-    doubling: int | None = None
-    settings: dict[str, Any] = {}
+    experiment: Annotated[str, Doc("The name of an experiment, or the path of its TOML file.")]
+    dataset: DatasetName = None
+    stream: Annotated[TableSource | None, Doc("Your own stream instead of a dataset.")] = None
+    policy: PolicyName
+    preset: PresetName
+    seed: Seed
+    clients: Clients
+    rounds: Rounds
+    interval: Interval
+    budget: Budget
+    bandwidth: Bandwidth
+    models: ModelsFolder = None
+    dtype: Annotated[Literal["float32", "float64"], Doc("The type of numbers in which models compute.")] = "float32"
+    hindsight: Annotated[
+        bool, Doc("Whether all models are evaluated on all samples, which regret and the best model need.")
+    ] = True
+    history: History = 10
+    drift: DriftKind = None
+    loopback: Annotated[Literal[True] | None, Doc("Run client by client through messages.")] = None
+    save_models: Annotated[Literal[True] | None, Doc("Leave the fine-tuned dictionary in the run's folder.")] = None
+    trust: Annotated[TrustTable | None, Doc("Packages whose code the run imports, and their folders.")] = None
+    events: Annotated[tuple[EventTable, ...] | None, Doc("What changes during the run.")] = None
+    doubling: Doubling = None
+    settings: Annotated[dict[str, Any], Doc("All settings of the policy that are not none.")] = {}
 
     @property
     def title(self) -> str:
@@ -122,7 +124,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
         if self.stream is not None:
             values["stream"]["file"] = Path(self.stream.file).name
         values["settings"] = identifying(values["settings"], settings_type(self.policy, self.trusted()))
-        return {key: value for key, value in values.items() if key not in ("models", "trust")}
+        return {key: value for key, value in values.items() if key not in ("models", "save_models", "trust")}
 
     def to_toml(self) -> str:
         """The content of a run's `config.toml`."""
@@ -130,7 +132,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
 
 RUN_FIELDS = frozenset(RunConfig.__struct_fields__) - {
-    *("settings", "experiment", "dataset", "stream", "policy", "loopback", "trust")
+    *("settings", "experiment", "dataset", "stream", "policy", "loopback", "save_models", "trust")
 }
 
 
@@ -161,15 +163,9 @@ def run_of(fields: dict[str, Any]) -> RunConfig:
     for key in ("budget", "bandwidth", "models"):
         fields[key] = None if fields.get(key) is None else str(fields[key])
     config = _placed(convert({key: value for key, value in fields.items() if value is not None}, RunConfig))
-    for key in ("clients", "rounds", "interval"):
-        if getattr(config, key) < 1:
-            raise InvalidInput(key, getattr(config, key), "give at least 1")
+    check_settings(config)
     if config.preset not in available("presets"):
         raise InvalidInput("preset", config.preset, suggest(config.preset, available("presets")))
-    if config.history < 0:
-        raise InvalidInput("history", config.history, "give the number of clients to record round by round, 0 for none")
-    if not 0 <= config.seed < 2**63:
-        raise InvalidInput("seed", config.seed, "give a whole number from 0 to 2⁶³ - 1")
     if config.clients * config.rounds > _MOST_SAMPLES:
         samples = config.clients * config.rounds
         raise InvalidInput("clients × rounds", samples, f"at most {_MOST_SAMPLES:,} samples fit; lower one of them")

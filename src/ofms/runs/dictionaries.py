@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from ofms.plugins import NO_TRUST, Trust, source_key
 from ofms.runs.config import Experiment, RunConfig, load_experiment
 from ofms.storage.files import require_writable
 from ofms.storage.locks import FolderLock
+
+_log = logging.getLogger(__name__)
 
 
 def task_of(experiment: Experiment, trust: Trust = NO_TRUST) -> Task:
@@ -49,12 +52,15 @@ def find_dictionary(experiment: Experiment | None, config: RunConfig, *, progres
     """
     trust = config.trusted()
     if config.models is not None:
+        _log.debug("dictionary: %s", config.models)
         return Dictionary.read(config.models, trust=trust)
     if experiment is None:
         experiment = load_experiment(config.experiment)
     folder = dictionary_folder(experiment, config.experiment, trust)
     if not folder.exists():
+        _log.debug("pre-training the dictionary of %s into %s", config.experiment, folder)
         train_dictionary(experiment, config.experiment, folder, trust=trust, progress=progress)
+    _log.debug("dictionary: %s", folder)
     return Dictionary.read(folder, trust=trust)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,10 +26,12 @@ from ofms.storage.locks import FolderLock
 from ofms.storage.parsing import parse_json
 
 if TYPE_CHECKING:
+    from ofms.models.dictionary import Dictionary
     from ofms.runs.result import Result
 
 CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
-HISTORY, SUMMARY = "history.npz", "summary.json"
+HISTORY, SUMMARY, MODELS = "history.npz", "summary.json", "models"
+_log = logging.getLogger(__name__)
 # Format 1 has no format number in its summary, and other names for two arrays.
 _RENAMED = {"vote_share": "prediction_share", "vote": "prediction_weights"}
 
@@ -127,6 +131,23 @@ class RunFolder:
             write_whole(self.path / name, buffer.getvalue())
         summary = msgspec.json.encode({"format": FORMAT} | result.figures)
         write_whole(self.path / SUMMARY, msgspec.json.format(summary, indent=1) + b"\n")
+
+    def write_models(self, dictionary: Dictionary) -> None:
+        """Write the fine-tuned dictionary; before the summary, so that a finished run has it."""
+        # Of a process that was killed before it wrote the summary.
+        shutil.rmtree(self.path / MODELS, ignore_errors=True)
+        dictionary.write(self.path / MODELS)
+
+    def write_page(self) -> None:
+        """Write the report of the finished run; the run is complete without it."""
+        from ofms.report.page import write_report
+
+        try:
+            _log.debug("report: %s", write_report([self.path]))
+        except InvalidInput as error:
+            _log.warning("no report: %s", error.remedy)
+        except OSError as error:
+            _log.warning("no report: %s: %s", error.filename, error.strerror)
 
 
 class RunParts(NamedTuple):

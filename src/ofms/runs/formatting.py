@@ -118,7 +118,7 @@ def notebook_html(result: Result) -> str:
         buffer = io.StringIO()
         result.plot().savefig(buffer, format="svg")
         picture = buffer.getvalue()[buffer.getvalue().index("<svg") :]
-    return f"<pre>{html.escape(repr(result))}</pre>{picture}"
+    return f"<pre>{html.escape(str(result))}</pre>{picture}"
 
 
 def result_table(result: Result) -> str:

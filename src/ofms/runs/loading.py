@@ -35,6 +35,7 @@ def load_experiment(name: str) -> Experiment:
             remedy = "settings belong to a policy; write a table per policy, such as [policies.ofms-ft]"
             raise InvalidInput("settings", name, remedy)
         experiment = _placed(convert(values, Experiment), name)
+    require_policy_name("policy", experiment.policy)
     require_tables("policies", experiment.policies)
     return experiment
 

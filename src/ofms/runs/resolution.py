@@ -12,7 +12,6 @@ import msgspec
 from ofms.core.choices import admits_none, suggest
 from ofms.core.errors import InvalidInput
 from ofms.plugins import NO_TRUST, Trust
-from ofms.policies import DEFAULT
 from ofms.policies.registry import settings_type, trust_in
 from ofms.runs.config import RUN_FIELDS, RunConfig, run_of
 from ofms.runs.loading import load_preset, require_settings
@@ -24,7 +23,7 @@ def resolve(
     name: str,
     *,
     task: str,
-    policy: str = DEFAULT,
+    policy: str | None = None,
     trust: Trust = NO_TRUST,
     given: Mapping[str, Any] | None = None,
 ) -> RunConfig:
@@ -33,14 +32,16 @@ def resolve(
     Parameters
     ----------
     policy
-        Named by the caller, and therefore trusted.
+        Named by the caller, and therefore trusted; None for that of the experiment, which its file must trust if it is
+        not built in.
     trust
         Packages that the caller trusts, in addition to those of the experiment's file.
     given
         Fields of the run and settings of the policy, by name. A field that is None counts as not given.
     """
     given = dict(given or {})
-    trust = experiment.trusted() | trust | trust_in(policy)
+    trust = experiment.trusted() | trust | trust_in(policy or "")
+    policy = experiment.policy if policy is None else policy
     preset_name = experiment.preset if given.get("preset") is None else str(given["preset"])
     preset = load_preset(preset_name)
     require_settings(f"policies.{policy}", experiment.policies.get(policy, {}), policy, trust)
@@ -53,7 +54,8 @@ def resolve(
         "stream": None if experiment.stream is None else msgspec.to_builtins(experiment.stream),
         "policy": policy,
         "preset": preset_name,
-        "seed": 0,
+        "seed": experiment.seed,
+        "history": experiment.history,
         "clients": experiment.clients,
         "rounds": experiment.rounds,
         "interval": experiment.interval,

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Floats
-from ofms.data.stream import Stream
 from ofms.drawing.charts import Curve, curves_figure
+from ofms.plugins import NO_TRUST, Trust, trust_of
 from ofms.runs.config import RunConfig
-from ofms.runs.figures import (
-    best_score,
-    config_figures,
-    drift_figures,
-    mean_of,
-    phase_mean,
-    random_score,
-    stream_figures,
-)
-from ofms.runs.folder import RunFolder, read_run_folder, require_free
-from ofms.runs.formatting import REGRET_LABEL, notebook_html, regret_curve, result_table
-from ofms.runs.frames import frame_of
+from ofms.runs.figures import best_score, phase_mean, random_score
+from ofms.runs.folder import MODELS, RunFolder, read_run_folder, require_free
+from ofms.runs.formatting import REGRET_LABEL, format_score, notebook_html, regret_curve, result_table
+from ofms.runs.frames import Rows, frame_of, write_csv
 from ofms.runs.rounds import columns_of, lines_of
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+    from ofms.models.dictionary import Dictionary
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,6 +52,10 @@ class Result:
         The run's folder, if it is written to one.
     name
         Label in tables and charts.
+    dictionary
+        The dictionary after the run; None for a run that was loaded from a folder.
+    trusted
+        Packages whose networks `models` may build when it reads them from the run's folder.
     """
 
     config: RunConfig
@@ -65,68 +65,18 @@ class Result:
     history: dict[str, AnyArray] = field(default_factory=dict)
     folder: Path | None = None
     name: str = ""
+    dictionary: Dictionary | None = None
+    trusted: Trust = NO_TRUST
 
     @classmethod
-    def from_measurement(
-        cls,
-        config: RunConfig,
-        *,
-        metric: str,
-        clients: Mapping[str, AnyArray],
-        history: Mapping[str, AnyArray],
-        lines: Sequence[Mapping[str, Any]],
-        bound: Floats | None,
-        not_covered: str,
-        revision: str,
-        models: Sequence[str],
-        seconds: float,
-        stream: Stream,
-        further: Mapping[str, Any],
-        folder: Path | None = None,
-    ) -> Result:
-        """The result of a simulation, from its measured arrays.
+    def load(cls, path: str | os.PathLike[str], *, trust: Trust | Iterable[str] = ()) -> Result:
+        """Read a finished run from its folder, or a cell of a reproduction from its file.
 
         Parameters
         ----------
-        lines
-            One record per round, as `metrics.jsonl` keeps them.
-        bound
-            [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
-        revision, models
-            Fingerprint of the dictionary and its models' names, in the order of every array's last axis.
-        further
-            Other figures, such as warnings.
+        trust
+            Packages whose networks `models` may build, if the run saved its models and they are not of the zoo.
         """
-        arrays = dict(clients) | ({} if bound is None else {"bound": bound})
-        scores = arrays.get("model_score")
-        columns = columns_of(lines)
-        figures = config_figures(config) | {
-            "metric": metric,
-            "mean": float(arrays["score"].mean()),
-            "std": float(arrays["score"].std()),
-            "regret": mean_of(arrays.get("regret")),
-            "bound": mean_of(bound),
-            "not_covered": not_covered or None,
-            "best_in_hindsight": None if scores is None else mean_of(best_score(scores, metric)),
-            "random_model": None if scores is None else mean_of(random_score(scores)),
-            "frozen": mean_of(arrays.get("frozen_score")),
-            "groups": mean_of(columns["groups"]),
-            "bytes_down": int(arrays["down"].sum()),
-            "bytes_up": int(arrays["up"].sum()),
-            "most_bytes_held": int(arrays["most_held"].max()),
-            "revision": revision,
-            "models": list(models),
-            "seconds": seconds,
-            "client_seconds": mean_of(arrays.get("seconds")),
-            "folder": None if folder is None else str(folder),
-        }
-        figures |= stream_figures(stream) | drift_figures(config, arrays, stream.changes) | dict(further)
-        name = config.policy if folder is None else folder.name
-        return cls(config, figures, arrays, columns, dict(history), folder, name)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Result:
-        """Read a finished run from its folder, or a cell of a reproduction from its file."""
         path = Path(os.fspath(path))
         if path.is_file():
             from ofms.runs.cell_file import read_cell
@@ -141,18 +91,38 @@ class Result:
             parts.history,
             path,
             path.resolve().name,
+            trusted=trust_of(trust),
         )
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the run into a new folder, as a run with `out` does."""
+    def save(self, folder: str | os.PathLike[str], *, models: bool = False) -> Path:
+        """Write the run and its page into a new folder, as a run with `out` does; with its `models` if wanted."""
         path = require_free(Path(os.fspath(folder)))
         if "models" not in self.figures:
             raise InvalidInput("save", folder, "a cell stores only a part of its run; run its command to get a folder")
-        with RunFolder(path, self.config) as run:
+        dictionary = self.models if models else None
+        if dictionary is not None:
+            dictionary.require_storable()
+        config = msgspec.structs.replace(self.config, save_models=True if models else None)
+        with RunFolder(path, config) as run:
             run.start()
             run.on_rounds(lines_of(self.rounds))
+            if dictionary is not None:
+                run.write_models(dictionary)
             run.on_finish(self)
+            run.write_page()
         return path
+
+    @property
+    def models(self) -> Dictionary:
+        """The dictionary after the run: its fine-tuned models, or those it began with if nothing fine-tunes them."""
+        if self.dictionary is not None:
+            return self.dictionary
+        if self.folder is None or not (self.folder / MODELS).exists():
+            remedy = "the run did not save its models; run it again with --save-models, or save_models=True"
+            raise InvalidInput("models", self.folder or self.name, remedy)
+        from ofms.models.dictionary import Dictionary
+
+        return Dictionary.read(self.folder / MODELS, trust=self.trusted)
 
     @property
     def metric(self) -> str:
@@ -230,11 +200,25 @@ class Result:
             return curves_figure([("", [regret_curve(self.config.policy, self)])], ylabel=REGRET_LABEL)
         return curves_figure([("", [Curve(self.config.policy, self.rounds["mean"])])], ylabel=self.metric)
 
-    def to_pandas(self, rows: Literal["clients", "rounds"] = "clients") -> pandas.DataFrame:
-        """One row per client, with its score, regret, bytes and budget; or one row per round."""
+    def to_pandas(self, rows: Rows = "clients") -> pandas.DataFrame:
+        """A table by name of `clients` (score, regret, bytes, budget), by round, or by name of `models`.
+
+        `weights` has one row per client and model: how often it was held, its weight in predictions, its own score.
+        """
         return frame_of(self, rows)
 
+    def to_csv(self, path: str | os.PathLike[str], rows: Rows = "clients") -> Path:
+        """Write the same table as a CSV file; it needs no pandas."""
+        write_csv(self, Path(os.fspath(path)), rows)
+        return Path(os.fspath(path))
+
     def __repr__(self) -> str:
+        config, score = self.config, format_score(self.score, self.metric)
+        size = f"{config.clients} clients × {config.rounds} rounds, seed {config.seed}"
+        return f"Result({config.title}, {config.policy}, {size}: {self.metric} {score})"
+
+    def __str__(self) -> str:
+        """The experiment and the table."""
         config = self.config
         size = f"{config.experiment}, {config.clients} clients, {config.rounds} rounds, seed {config.seed}"
         return f"{size}, {self.figures['seconds']:.1f} s\n{self.table()}"
@@ -244,6 +228,9 @@ class Result:
         return notebook_html(self)
 
 
-def load(path: str | os.PathLike[str]) -> Result:
-    """Read a finished run from its folder, or a cell of a reproduction from its file."""
-    return Result.load(path)
+def load(path: str | os.PathLike[str], *, trust: Trust | Iterable[str] = ()) -> Result:
+    """Read a finished run from its folder, or a cell of a reproduction from its file.
+
+    `trust` names packages whose networks `Result.models` may build.
+    """
+    return Result.load(path, trust=trust)

@@ -2,39 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ofms.core.declared import Doc, Range, Values
 from ofms.data.drift import Drift
 from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
+from ofms.policies import DEFAULT
 from ofms.storage.schema import convert
 
 # Settings by policy name.
 PolicyTables = dict[str, dict[str, Any]]
 
+# Fields of experiments and of runs.
+PolicyName = Annotated[str, Values("a name from `ofms list`, or package.module:name"), Doc("The policy that runs.")]
+PresetName = Annotated[str, Values("a name from `ofms list`"), Doc("Named settings of the policies.")]
+DatasetName = Annotated[str | None, Values("a name from `ofms list`, or package.module:name"), Doc("The dataset.")]
+ModelsFolder = Annotated[
+    str | None, Values("a folder"), Doc("The dictionary; none: the experiment's own, pre-trained when it is needed.")
+]
+Clients = Annotated[int, Range(1), Doc("N, the number of clients.")]
+Rounds = Annotated[int, Range(1), Doc("T, the samples of each client.")]
+Interval = Annotated[int, Range(1), Doc("n, the samples between two exchanges with the server.", "th:5")]
+_BUDGETS = Values("5 (times the largest model), 64MiB, a list 3,5, shares 3:60%,5:40%, or by client NAME=3,*=5")
+_BUDGET_DOC = Doc("B_i, the memory of each client for models.", "(a2): it holds the two largest models together")
+Budget = Annotated[str, _BUDGETS, _BUDGET_DOC]
+BudgetTable = Annotated[str | dict[str, str | int | float], _BUDGETS, _BUDGET_DOC]
+Bandwidth = Annotated[
+    str,
+    Values("50% of the summed budgets, 1GiB, or 250 (times the largest model)"),
+    Doc("E, what all clients together may upload in an exchange.", "alg:6, steps 10 to 14"),
+]
+Seed = Annotated[
+    int,
+    Range(0, 2**63 - 1),
+    Values("a whole number from 0 to 2⁶³ - 1"),
+    Doc("The seed of all random numbers, and of the split of a dataset between clients."),
+]
+History = Annotated[
+    int,
+    Range(0),
+    Values("the number of clients to record round by round, 0 for none"),
+    Doc("How many clients, the first ones, are recorded round by round."),
+]
+Doubling = Annotated[
+    Annotated[int, Range(1)] | None,
+    Doc("The rounds of the first stretch of the doubling trick; none: rates are those of the whole run."),
+]
+DriftKind = Annotated[Drift | None, Doc("How the stream changes during the run; none: not at all.")]
+
 
 class Network(msgspec.Struct, forbid_unknown_fields=True):
     """One network of a dictionary; it is trained on each of the dataset's training sets."""
 
-    name: str
-    architecture: str
-    options: dict[str, Any]
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    rate: float = 0.01
-    momentum: float = 0.9
-    initialisation: Literal["default", "glorot-uniform", "glorot-normal", "uniform", "normal"] = "default"
+    name: Annotated[str, Doc("A part of its models' names.")]
+    architecture: Annotated[str, Values("mlp, vgg, or package.module:name"), Doc("What builds the network.")]
+    options: Annotated[dict[str, Any], Doc("Options of the architecture.")]
+    optimizer: Annotated[Literal["sgd", "adam"], Doc("How it is trained.")] = "sgd"
+    rate: Annotated[float, Doc("The step size of its training.")] = 0.01
+    momentum: Annotated[float, Doc("The momentum of sgd.")] = 0.9
+    initialisation: Annotated[
+        Literal["default", "glorot-uniform", "glorot-normal", "uniform", "normal"],
+        Doc("How its weights begin; default: as in PyTorch."),
+    ] = "default"
 
 
 class Pretraining(msgspec.Struct, forbid_unknown_fields=True):
     """How an experiment's dictionary is pre-trained; `common` holds the values that its networks share."""
 
-    epochs: int
-    batch_size: int
-    networks: list[dict[str, Any]]
-    common: dict[str, Any] = {}
-    seed: int = 0
+    epochs: Annotated[int, Doc("Passes over a training set.")]
+    batch_size: Annotated[int, Doc("The number of samples of a batch.")]
+    networks: Annotated[list[dict[str, Any]], Doc("The networks, each trained on each training set.")]
+    common: Annotated[dict[str, Any], Doc("Values that the networks share.")] = {}
+    seed: Annotated[int, Doc("The seed of the initial weights and of the batches.")] = 0
 
     def kinds(self) -> list[Network]:
         """The networks, with the common values filled in."""
@@ -52,51 +94,46 @@ class TrustTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class EventTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True, kw_only=True):
-    """`[[events]]`: what changes from the beginning of an exchange on.
+    """`[[events]]`: what changes from the beginning of an exchange on; clients by number or name, or `first-last`."""
 
-    Attributes
-    ----------
-    join, leave, drift
-        Clients by number or name, or `first-last`. Those that join are not in the fleet before. Those that drift see
-        the samples of the next one of them from then on, and the last one those of the first.
-    add, retire
-        Models of the dictionary. Those that are added are not in use before.
-    budget
-        New budgets by client.
-    """
-
-    exchange: int
-    join: tuple[int | str, ...] = ()
-    leave: tuple[int | str, ...] = ()
-    drift: tuple[int | str, ...] = ()
-    add: tuple[str, ...] = ()
-    retire: tuple[str, ...] = ()
-    budget: dict[str, str | int | float] = {}
-    bandwidth: str | None = None
-    interval: int | None = None
-    policy: str | None = None
-    settings: dict[str, Any] | None = None
+    exchange: Annotated[int, Doc("The exchange, from 0, before which it happens.")]
+    join: Annotated[tuple[int | str, ...], Doc("Clients that join; they are not in the fleet before.")] = ()
+    leave: Annotated[tuple[int | str, ...], Doc("Clients that leave.")] = ()
+    drift: Annotated[
+        tuple[int | str, ...],
+        Doc("Clients that see the samples of the next one of them from then on, the last one those of the first."),
+    ] = ()
+    add: Annotated[tuple[str, ...], Doc("Models that are added; they are not in use before.")] = ()
+    retire: Annotated[tuple[str, ...], Doc("Models that are not used any more.")] = ()
+    budget: Annotated[dict[str, str | int | float], Doc("New budgets by client.")] = {}
+    bandwidth: Annotated[str | None, Doc("A new bandwidth.")] = None
+    interval: Annotated[int | None, Doc("A new interval between exchanges.")] = None
+    policy: Annotated[str | None, Doc("Another policy.")] = None
+    settings: Annotated[dict[str, Any] | None, Doc("New settings of the policy.")] = None
 
 
 class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """An experiment's file: on a dataset, or on your own stream."""
 
-    summary: str
-    dataset: str | None = None
-    stream: TableSource | None = None
-    clients: int | None = None
-    rounds: int | None = None
-    budget: str | dict[str, str | int | float]
-    bandwidth: str
-    preset: str = "published"
-    interval: int = 1
-    drift: Drift | None = None
-    models: str | None = None
-    policies: PolicyTables = {}
-    trust: TrustTable | None = None
-    pretraining: Pretraining | None = None
-    events: tuple[EventTable, ...] = ()
-    doubling: int | None = None
+    summary: Annotated[str, Doc("One line for `ofms list`.")]
+    dataset: DatasetName = None
+    stream: Annotated[TableSource | None, Doc("Your own stream instead of a dataset.")] = None
+    clients: Clients | None = None
+    rounds: Rounds | None = None
+    budget: BudgetTable
+    bandwidth: Bandwidth
+    policy: PolicyName = DEFAULT
+    preset: PresetName = "published"
+    seed: Seed = 0
+    history: History = 10
+    interval: Interval = 1
+    drift: DriftKind = None
+    models: ModelsFolder = None
+    policies: Annotated[PolicyTables, Doc("Settings of policies, one table each, as [policies.ofms-ft].")] = {}
+    trust: Annotated[TrustTable | None, Doc("Packages whose code may be imported, and their folders.")] = None
+    pretraining: Annotated[Pretraining | None, Doc("How the experiment's own dictionary is pre-trained.")] = None
+    events: Annotated[tuple[EventTable, ...], Doc("What changes during the run, one table [[events]] each.")] = ()
+    doubling: Doubling = None
 
     def trusted(self) -> Trust:
         """The packages that its file trusts."""

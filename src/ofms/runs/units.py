@@ -10,7 +10,10 @@ from fractions import Fraction
 import numpy as np
 
 from ofms.core.errors import InvalidInput
+from ofms.core.ledger import human_bytes
 from ofms.core.typing import Integers
+
+__all__ = ["human_bytes", "named_budgets", "parse_bandwidth", "parse_budgets", "parse_bytes", "parse_uplink"]
 
 _FACTORS = {
     **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
@@ -113,17 +116,26 @@ def parse_bandwidth(text: str, *, largest: int, budgets: Integers) -> int:
     return _bytes("bandwidth", str(text), text, largest, _BANDWIDTH_FORMS)
 
 
-def human_bytes(count: float) -> str:
-    """A readable number of bytes.
+def parse_bytes(field: str, text: str, *, largest: int) -> int:
+    """One amount in bytes: `64MiB`, or `5` for five times the largest model.
 
-    >>> human_bytes(1536), human_bytes(12), human_bytes(5 * 2**20)
-    ('1.5 KiB', '12 B', '5.0 MiB')
+    >>> parse_bytes("budget", "2KiB", largest=100), parse_bytes("budget", "3", largest=100)
+    (2048, 300)
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
+    return _bytes(field, text, text, largest, "write bytes as '64MiB', or '5' for five times the largest model")
+
+
+def parse_uplink(text: str) -> int:
+    """Bytes per second.
+
+    >>> parse_uplink("10MB/s"), parse_uplink("80 kB/s")
+    (10000000, 80000)
+    """
+    amount, slash, second = text.strip().partition("/")
+    match = _AMOUNT.fullmatch(amount.strip())
+    if not slash or second.strip() != "s" or match is None or match["unit"] not in _FACTORS:
+        raise InvalidInput("uplink", text, "write bytes per second, as '10MB/s'")
+    return _bytes("uplink", amount, text, 1, "write bytes per second, as '10MB/s'")
 
 
 def _bytes(field: str, part: str, whole: object, largest: int, forms: str) -> int:

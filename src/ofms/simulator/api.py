@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,18 +12,15 @@ from typing import Any
 import msgspec
 
 from ofms.core.errors import InvalidInput
-from ofms.data import load_dataset
-from ofms.data.drift import make_stream
 from ofms.data.stream import Stream
-from ofms.models.dictionary import Dictionary
-from ofms.plugins import NO_TRUST, Trust, trust_of
-from ofms.policies import DEFAULT
+from ofms.plugins import Trust
+from ofms.policies.options import PolicyOptions, policy_of
 from ofms.runs.checkpoint import require_same_config
-from ofms.runs.config import RUN_FIELDS, Experiment, RunConfig, load_experiment, load_run
-from ofms.runs.dictionaries import find_dictionary, task_of
+from ofms.runs.config import RUN_FIELDS, Experiment, load_run
+from ofms.runs.dictionaries import find_dictionary
 from ofms.runs.events import drifted
 from ofms.runs.folder import CONFIG, new_run_folder, require_free, unfinished_run
-from ofms.runs.resolution import change, resolve
+from ofms.runs.resolution import change
 from ofms.runs.result import Result
 from ofms.runs.setup import without_bound
 from ofms.runs.trackers import require_tracker
@@ -39,17 +36,19 @@ from ofms.simulator.arguments import (
     stream_of,
     trusted_packages,
 )
+from ofms.simulator.experiments import OWN_STREAM, resolve_experiment, stream_of_run
 from ofms.simulator.phases import phases_of
 from ofms.simulator.running import run
 
 CHECKPOINT_SECONDS = 30.0
-_DEFAULT, _OWN_STREAM = "digits", "own stream"
+_DEFAULT = "digits"
+_log = logging.getLogger(__name__)
 
 
 def simulate(
     experiment: str | os.PathLike[str] = _DEFAULT,
     *,
-    policy: str | None = None,
+    policy: str | PolicyOptions | None = None,
     models: Models | None = None,
     stream: Stream | None = None,
     out: str | os.PathLike[str] | bool = False,
@@ -60,6 +59,8 @@ def simulate(
     checkpoint: float | None = None,
     tracker: str | None = None,
     cache: bool = False,
+    save_models: bool = False,
+    report: bool = True,
     trust: Trust | Iterable[str] = (),
     **given: Any,
 ) -> Result:
@@ -71,7 +72,9 @@ def simulate(
         A name from `ofms list`, or a TOML file: your own experiment, or the `config.toml` of an earlier run, which is
         repeated. It provides the dataset and all sizes that are not given.
     policy
-        A name from `ofms list`, `ofms.policies.DEFAULT` if it is not given; or your own as `package.module:name`.
+        A name from `ofms list`, by default that of the experiment; or your own as `package.module:name`; or settings
+        such as `ofms.OFMSFT(learning_rate=0.5)`, which are all that apply: neither a preset nor the experiment changes
+        them.
     models
         A dictionary or its folder, or networks by name, or a list of networks; by default the experiment's own, which
         is pre-trained and cached if it is missing.
@@ -94,6 +97,11 @@ def simulate(
     cache
         Keep the outputs of all models on all samples in the user's cache, so that further runs on the same stream only
         look them up; if the run does not fine-tune. Its figures agree with those of a direct run up to rounding.
+    save_models
+        Write the fine-tuned dictionary into `models` of the run's folder, in the form that `models` reads. From Python,
+        `Result.models` has it in any case.
+    report
+        Whether a run that is written to a folder leaves its page there, `report.html`.
     trust
         Packages whose code may run: networks, datasets and policies that a file names as `package.module:name`. The
         policy named in this call is trusted.
@@ -117,9 +125,10 @@ def simulate(
     given = plain_values({key: value for key, value in given.items() if key not in RUN_FIELDS or value is not None})
     experiment = path_of("experiment", experiment, "give a name from `ofms list`, or a TOML file")
     if policy is not None and not isinstance(policy, str):
-        raise InvalidInput("policy", type(policy).__name__, "give its name, or your own as package.module:name")
+        policy, given = _options_of(policy, given)
     trusted, workers = trusted_packages(trust), count_of("workers", workers)
     loopback, progress, cache = flag_of("loopback", loopback), flag_of("progress", progress), flag_of("cache", cache)
+    save_models, report = flag_of("save_models", save_models), flag_of("report", report)
     checkpoint = seconds_of("checkpoint", CHECKPOINT_SECONDS if checkpoint is None else checkpoint)
     require_models(models)
     stream = None if stream is None else stream_of(stream)
@@ -131,6 +140,8 @@ def simulate(
         require_tracker(tracker)
         if out is False and resume is None:
             raise InvalidInput("tracker", tracker, "it needs a run that is written; set out=True or name a folder")
+    if save_models and out is False and resume is None:
+        raise InvalidInput("save_models", True, "it needs a run that is written; set out=True or name a folder")
     if resume is not None:
         _require_only_resume(policy, loopback, out, given)
         experiment = os.fspath(Path(resume) / CONFIG)
@@ -145,38 +156,26 @@ def simulate(
         if resume is not None:
             require_same_config(Path(resume), repeated)
         loaded, config = None, change(repeated, given, policy, trusted)
-        if stream is None and config.experiment == _OWN_STREAM:
+        if stream is None and config.experiment == OWN_STREAM:
             raise InvalidInput("stream", None, "the run used a stream of your own; give it again")
     else:
         loaded, config = resolve_experiment(experiment, policy=policy, stream=stream, trust=trusted, given=given)
     loopback = loopback or bool(config.loopback)
     if loopback:
         config = msgspec.structs.replace(config, loopback=True)
+    if save_models:
+        config = msgspec.structs.replace(config, save_models=True)
     if not isinstance(out, bool):
         require_free(Path(out))
-    size = {"clients": config.clients, "rounds": config.rounds}
     if config.drift is not None and stream is not None:
         raise InvalidInput("drift", config.drift, "give a stream that drifts, with its changes; leave drift out")
-    if stream is None and config.stream is not None:
-        drift, seed = config.drift, config.seed
-        table = config.stream
-        stream = table.read(config.rounds) if drift is None else table.read_drifting(**size, seed=seed, drift=drift)
-    if stream is None:
-        dataset = load_dataset(str(config.dataset), config.trusted())
-        stream = make_stream(dataset, **size, seed=config.seed, drift=config.drift)
-        stream.require_sound()
-    elif stream.clients < config.clients or stream.rounds < config.rounds:
-        raise InvalidInput(
-            "stream",
-            f"{stream.clients} × {stream.rounds}",
-            "it has fewer clients or rounds than requested; lower them or leave them out",
-        )
-    else:
-        stream = stream.part(config.clients, config.rounds)
+    stream = stream_of_run(config, stream)
     if models is None or isinstance(models, str | os.PathLike):
         dictionary = find_dictionary(loaded, config, progress=progress)
     else:
         dictionary = dictionary_of(models, stream.task)
+    if config.save_models:
+        dictionary.require_storable()
     fleet = config.fleet(dictionary.catalogue(), stream.names)
     stream = drifted(stream, config.events or (), fleet.schedule)
     phases = phases_of(config, fleet, stream.names)
@@ -184,8 +183,8 @@ def simulate(
         fleet = phases.first.fleet
     built = config.policy_for(fleet) if phases is None else without_bound(phases.first.built)
     for line in stream.warnings:
-        if progress:
-            print(f"warning: {line}", file=sys.stderr)
+        if logging.getLogger("ofms").handlers:
+            _log.warning(line)
         else:
             warnings.warn(line, stacklevel=2)
     folder = Path(resume) if resume is not None else None
@@ -205,7 +204,17 @@ def simulate(
         tracker=tracker,
         cache=cache,
         phases=phases,
+        report=report,
     )
+
+
+def _options_of(policy: object, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of a policy that is given by its settings, and the caller's values with these."""
+    kind = type(policy).__name__
+    name, settings = policy_of(policy)
+    for key in given.keys() & (settings.keys() | {"preset"}):
+        raise InvalidInput(key, given[key], f"{kind}(...) has all settings; leave it out, or set it there")
+    return name, settings | given
 
 
 def _require_only_resume(policy: str | None, loopback: bool, out: object, given: dict[str, Any]) -> None:
@@ -215,36 +224,3 @@ def _require_only_resume(policy: str | None, loopback: bool, out: object, given:
         named.append("out")
     if named:
         raise InvalidInput("resume", named[0], "a resumed run keeps its configuration; leave out everything else")
-
-
-def resolve_experiment(
-    experiment: str,
-    *,
-    policy: str | None = None,
-    stream: Stream | None = None,
-    trust: Trust = NO_TRUST,
-    given: dict[str, Any],
-) -> tuple[Experiment, RunConfig]:
-    """An experiment and the configuration of a run; the number of clients and rounds may come from a stream."""
-    loaded = load_experiment(experiment)
-    if stream is not None:
-        stream.require_sound()
-        experiment, task = _OWN_STREAM, stream.task
-        loaded = msgspec.structs.replace(loaded, stream=None, clients=stream.clients, rounds=stream.rounds)
-    else:
-        task = task_of(loaded, trust)
-        if loaded.stream is not None and (loaded.clients is None or loaded.rounds is None):
-            rounds = given.get("rounds", loaded.rounds)
-            found = loaded.stream.read(rounds if isinstance(rounds, int) else None)
-            loaded = msgspec.structs.replace(
-                loaded, clients=loaded.clients or found.clients, rounds=loaded.rounds or found.rounds
-            )
-    return loaded, resolve(loaded, experiment, task=task, policy=policy or DEFAULT, trust=trust, given=given)
-
-
-def prepare(
-    experiment: str, *, policy: str | None = None, trust: Trust | Iterable[str] = (), given: dict[str, Any]
-) -> tuple[RunConfig, Dictionary]:
-    """An experiment's configuration and its dictionary, without running it."""
-    loaded, config = resolve_experiment(experiment, policy=policy, trust=trust_of(trust), given=given)
-    return config, find_dictionary(loaded, config, progress=True)

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-import torch
 
 from ofms.compute.checks import is_finite
 from ofms.compute.momentum import Momentum, may_overflow
@@ -27,6 +26,7 @@ from ofms.simulator import own_samples
 from ofms.simulator.cohorts import Cohorts
 from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 from ofms.simulator.phases import Phases, moved
+from ofms.storage.tensors import tensors_of
 
 
 class FusedSimulation:
@@ -110,10 +110,10 @@ class FusedSimulation:
         self.client_state = tuple(unflatten(state, arrays, values, prefix) for prefix, state in self._prefixed())
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
         for model in range(len(self.fleet.catalogue)):
-            self.compute.load_state(model, _tensors(arrays, f"model.{model}."))
+            self.compute.load_state(model, tensors_of(arrays, f"model.{model}."))
         self.momentum.load_arrays(arrays, "momentum.")
         if self.own is not None:
-            self.own.load_state(_tensors(arrays, "own."))
+            self.own.load_state(tensors_of(arrays, "own."))
         self.next_exchange = int(values["next_exchange"])
 
     def exchanges(self) -> Iterator[Exchange]:
@@ -250,9 +250,3 @@ class FusedSimulation:
     def _adaptation(self, exchange: int) -> Adaptation | None:
         local, past = self.policy.local, adaptation_window_of(self.policy.local, self.fleet.schedule, exchange)
         return Adaptation(past, local.adaptation_rate) if past is not None and isinstance(local, Adapted) else None
-
-
-def _tensors(arrays: dict[str, AnyArray], prefix: str) -> Tensors:
-    """The arrays whose names start with a prefix, as tensors."""
-    some = [name for name in arrays if name.startswith(prefix)]
-    return {name.removeprefix(prefix): torch.from_numpy(arrays[name]) for name in some}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,15 @@ from ofms.runs.units import human_bytes
 from ofms.runs.warning_lines import quarantine_line, quarantined_models
 
 _SECONDS_BETWEEN_LINES = 10.0
+_log = logging.getLogger(__name__)
+
+
+def _show(line: str) -> None:
+    """Log a line; print it where nobody has asked for the log, since the caller asked for progress."""
+    if _log.isEnabledFor(logging.INFO):
+        _log.info(line)
+    else:
+        print(line, file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -65,11 +75,8 @@ class Progress:
         elif self.done == self.rounds or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             left = (self._last - self._began) / max(1, self.done - self._start) * (self.rounds - self.done)
-            print(
-                f"{self.name}: round {self.done} of {self.rounds}, {left:.0f} s left; {self.figures(lines[-1])}",
-                file=sys.stderr,
-                flush=True,
-            )
+            done = f"round {self.done} of {self.rounds}, {left:.0f} s left"
+            _show(f"{self.name}: {done}; {self.figures(lines[-1])}")
 
     def _count(self, lines: Sequence[Mapping[str, Any]]) -> None:
         self._down += sum(line["down"] for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from ofms.policies.rules import BrokenRule
 from ofms.runs.checkpoint import Checkpoints, Flattenable, Inputs, comparable, restore
 from ofms.runs.config import RunConfig
 from ofms.runs.folder import RunFolder, resume_command
+from ofms.runs.measured import result_of
 from ofms.runs.observers import CheckpointObserver, Observer
 from ofms.runs.result import Result
 from ofms.runs.trackers import start_tracker
@@ -28,6 +30,8 @@ from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.phases import Phases
 from ofms.simulator.progress import Progress
 from ofms.simulator.simulation import make_simulation
+
+_log = logging.getLogger(__name__)
 
 
 def run(
@@ -45,6 +49,7 @@ def run(
     tracker: str | None,
     cache: bool = False,
     phases: Phases | None = None,
+    report: bool = True,
 ) -> Result:
     """Run a policy to its end, from the last checkpoint if it is resumed, and notify observers."""
     simulation = make_simulation(
@@ -83,6 +88,7 @@ def run(
     lines: list[Line] = []
     with ExitStack() as stack:
         observers: list[Observer] = []
+        written: RunFolder | None = None
         if folder is not None:
             written = stack.enter_context(RunFolder(folder, config, resumed=resumed))
             if resumed:
@@ -97,6 +103,7 @@ def run(
             checkpoints = Checkpoints(folder, checkpoint, parts, inputs, comparable(config))
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
+        _log.debug("configuration:\n%s", config.to_toml())
         began = time.perf_counter() - seconds
         for exchange in _explained(simulation.exchanges(), stream, fleet.catalogue.names, folder):
             new = measurement.add(exchange)
@@ -119,7 +126,7 @@ def run(
         quarantined = quarantined_models(lines)
         further = {"loss_bound": policy.loss_bound} | ({"quarantined": quarantined} if quarantined else {})
         warnings = [*stream.warnings, *warnings, *divergence_warnings(lines)]
-        result = Result.from_measurement(
+        result = result_of(
             config,
             metric=metric,
             clients=clients,
@@ -135,9 +142,14 @@ def run(
             | {"warnings": warnings}
             | ({} if phases is None else {"events": phases.lines(stream.names)}),
             folder=folder,
+            dictionary=dictionary.with_tensors(simulation.parameters()),
         )
+        if written is not None and config.save_models:
+            written.write_models(result.models)
         for observer in observers:
             observer.on_finish(result)
+        if written is not None and report:
+            written.write_page()
     return result
 
 

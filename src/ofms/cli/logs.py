@@ -1,0 +1,65 @@
+"""What commands say besides their result: Python's `logging`, to standard error; `-q` for less, `-v` for more."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+_LOGGER = logging.getLogger("ofms")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class _StandardError(logging.Handler):
+    """Lines on standard error as it is at that time, past a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(self.format(record), err=True)
+
+
+class _Lines(logging.Formatter):
+    """The message; before it the level if it is a warning, and time and logger if it is for debugging."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = super().format(record)
+        if record.levelno >= logging.WARNING:
+            return f"{record.levelname.lower()}: {message}"
+        if record.levelno <= logging.DEBUG:
+            return f"{self.formatTime(record, '%H:%M:%S')} {record.name}: {message}"
+        return message
+
+
+@contextmanager
+def printed_log() -> Iterator[None]:
+    """Print the package's log to standard error, from level INFO on."""
+    handler, handlers = _StandardError(), _LOGGER.handlers[:]
+    level, propagate = _LOGGER.level, _LOGGER.propagate
+    handler.setFormatter(_Lines())
+    _LOGGER.handlers[:] = [handler]
+    _LOGGER.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        # Servers and devices set up their own log.
+        _LOGGER.handlers[:] = handlers
+        _LOGGER.propagate = propagate
+        _LOGGER.setLevel(level)
+
+
+def log_options(command: Command) -> Command:
+    """`-q` and `-v`; the command gets `quiet`, whether to print nothing but its result."""
+
+    @click.option("-q", "--quiet", is_flag=True, help="Print the result, warnings and errors alone.")
+    @click.option("-v", "--verbose", is_flag=True, help="Also print what happens inside: files, checkpoints, times.")
+    @functools.wraps(command)
+    def logged(*, quiet: bool, verbose: bool, **given: Any) -> Any:
+        if quiet and verbose:
+            raise click.UsageError("--quiet and --verbose exclude each other")
+        _LOGGER.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
+        return command(quiet=quiet, **given)
+
+    return logged  # type: ignore[return-value]
