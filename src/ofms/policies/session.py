@@ -6,24 +6,25 @@ passed in and returned, so they can be saved, sent and compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ofms.core.draws import Draws, Purpose
+from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule
-from ofms.core.typing import Flags, Floats, Integers
-from ofms.core.uplink import Groups, draw_group, upload_needs
+from ofms.core.typing import Floats, Integers
 from ofms.policies.changes import ALL_MODELS, Adapting, Slots, change_between, padded
-from ofms.policies.controls import better, clearly_worse, loss_by_tuning
+from ofms.policies.controls import loss_by_tuning
 from ofms.policies.fleet import Fleet, require_budgets
-from ofms.policies.local_updates import copies_held, is_control, last_control, tuning_window_of
+from ofms.policies.local_updates import is_control, last_control, tuning_window_of
 from ofms.policies.observations import Observations, Recent, Samples
-from ofms.policies.protocol import ClientPolicy, Policy, SummedUpdates
-from ofms.policies.rules import require_held, require_plan, require_probabilities, require_requests, require_steps
+from ofms.policies.protocol import ClientPolicy, Policy
+from ofms.policies.rules import require_plan, require_probabilities, require_requests
+from ofms.policies.server_session import ServerSession, ServerState
+
+__all__ = ["ClientSession", "ClientState", "ServerSession", "ServerState", "expected_weights", "open_sessions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +37,6 @@ class ClientState:
     exchange: int
     recent: Recent
     policy: Any
-
-
-@dataclass(frozen=True, eq=False)
-class ServerState:
-    """[K] versions of the models, the number of clients in the exchange, the policy's own state, and [K] the models
-    that diverged."""
-
-    version: Integers
-    clients: int
-    policy: Any
-    quarantined: Flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,118 +139,6 @@ class ClientSession:
             reported = state.recent.losses_by_use(plan.update_weight)
         reports = Reports(state.exchange, state.client, reported, plan.update_weight > 0)
         return replace(state, policy=own), reports
-
-
-@dataclass(frozen=True, eq=False)
-class ServerSession:
-    """The server half of a policy, with its messages, for a fleet; `slots` are the models in use, all if None."""
-
-    policy: Policy
-    fleet: Fleet
-    slots: Slots = ALL_MODELS
-
-    def open(self) -> ServerState:
-        """The state before the first exchange."""
-        used, nothing = self.slots.catalogue(self.fleet.catalogue), np.zeros(len(self.fleet.catalogue), dtype=np.bool_)
-        return ServerState(self.fleet.catalogue.version, 0, self.policy.server.start(used), nothing)
-
-    def adapt(self, state: ServerState, before: ServerSession, *, anew: bool = False) -> ServerState:
-        """The state under this session, from the `state` of the session `before`; `anew` if the policy forgets."""
-        half, catalogue = self.policy.server, self.fleet.catalogue
-        own = half.start(self.slots.catalogue(catalogue))
-        if not anew and isinstance(half, Adapting):
-            earlier = before.slots.within(len(before.fleet.catalogue))
-            nobody = np.zeros(0, dtype=np.int64)
-            own = half.adapt(state.policy, change_between(earlier, self.slots, catalogue, nobody))
-        version, quarantined = (padded(each, len(catalogue), 0, 0) for each in (state.version, state.quarantined))
-        return replace(state, version=version, policy=own, quarantined=quarantined)
-
-    def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
-        """Decide which models each client holds; if clients fine-tune, draw the group that uploads."""
-        wanted = self.slots.narrow(requests.wanted)
-        own, held, prediction_weights = self.policy.server.grant(state.policy, wanted, draws)
-        held = self.slots.widen(held)
-        prediction_weights = None if prediction_weights is None else self.slots.widen(prediction_weights)
-        budgets, copies = self.fleet.budgets[requests.client], copies_held(self.policy.local)
-        require_held(self.policy.name, requests, held, copies * self.fleet.catalogue.storage, budgets)
-        groups = self._draw_group(held, draws)
-        version = self.fleet.catalogue.version if is_control(self.policy.local, requests.exchange) else state.version
-        grants = Grants(
-            exchange=requests.exchange,
-            client=requests.client,
-            held=held,
-            sent=held & (requests.holding != version),
-            prediction_weights=prediction_weights,
-            uploads=np.zeros(requests.client.size, dtype=np.bool_) if groups is None else groups.uploads,
-            groups=1 if groups is None else groups.count,
-            version=version,
-            quarantined=state.quarantined if state.quarantined.any() else None,
-        )
-        return replace(state, clients=requests.client.size, policy=own), grants
-
-    def absorb(
-        self, state: ServerState, reports: Reports, sizes: tuple[Floats, Floats, Floats] | None = None
-    ) -> tuple[ServerState, Floats]:
-        """Learn from the reports; return [K] steps along the summed updates. Changed models get new versions.
-
-        `sizes` are those of `SummedUpdates`: products, norms and parameters; zeros if left out. Models whose updates
-        are not finite, or their sum, are quarantined, and not moved.
-        """
-        nothing, restored = np.zeros(len(self.fleet.catalogue)), self.restored(state, reports)
-        products, norms, parameters = sizes or (nothing, nothing, nothing)
-        quarantined = state.quarantined | reports.lost() | ~np.isfinite(products + norms)
-        if quarantined.any():
-            reports = replace(reports, updated=reports.updated & ~quarantined)
-            products, norms = np.where(quarantined, 0.0, products), np.where(quarantined, 0.0, norms)
-        improved = np.zeros_like(restored)
-        if reports.losses is not None and is_control(self.policy.local, reports.exchange):
-            improved = better(reports.losses)
-        summed = SummedUpdates(state.clients, products, norms, parameters, restored, improved)
-        own, step = self.policy.server.learn(state.policy, self.slots.narrow_reports(reports), self._narrowed(summed))
-        version = state.version + (reports.updated.any(axis=0) | restored)
-        step = np.asarray(step, np.float64)
-        steps = np.broadcast_to(self.slots.widen(step) if step.ndim else step, version.shape)
-        require_steps(self.policy.name, reports.exchange, steps)
-        return replace(state, version=version, policy=own, quarantined=quarantined), steps
-
-    def unmoved(self, before: ServerState, state: ServerState, models: Sequence[int]) -> ServerState:
-        """The state after `absorb` if steps would have made models not finite: they keep their versions."""
-        if not models:
-            return state
-        kept = np.isin(np.arange(len(self.fleet.catalogue)), models)
-        version = np.where(kept, before.version, state.version)
-        return replace(state, version=version, quarantined=state.quarantined | kept)
-
-    def restored(self, state: ServerState, reports: Reports) -> Flags:
-        """[K] the models that go back to their first versions.
-
-        Either fine-tuning made their users' predictions worse, or all updates of the exchange are not finite: then
-        neither is the version that they update.
-        """
-        tuned: Flags = state.version != self.fleet.catalogue.version
-        lost = tuned & reports.lost() & ~state.quarantined
-        if reports.losses is None or not is_control(self.policy.local, reports.exchange):
-            return lost
-        return lost | (tuned & clearly_worse(reports.losses))
-
-    def _narrowed(self, summed: SummedUpdates) -> SummedUpdates:
-        """Of the models in use."""
-        if self.slots.places is None:
-            return summed
-        by_model = (summed.products, summed.norms, summed.parameters, summed.restored, summed.improved)
-        products, norms, parameters, restored, improved = map(self.slots.narrow, by_model)
-        return SummedUpdates(summed.clients, products, norms, parameters, restored, improved)
-
-    def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
-        """alg:6, steps 12 to 14; None if the policy does not fine-tune."""
-        if self.policy.local is None:
-            return None
-        if self.policy.uploaded is not None:
-            held = held & np.isin(np.arange(held.shape[1]), self.policy.uploaded)
-        needs, bandwidth = upload_needs(held, self.fleet.catalogue.upload), self.fleet.bandwidth
-        if self.policy.upload_groups is not None:
-            bandwidth = -(-needs.size // self.policy.upload_groups) * int(needs.max())
-        return draw_group(needs, bandwidth, draws.single(Purpose.GROUP))
 
 
 def open_sessions(policy: Policy, fleet: Fleet) -> tuple[ClientSession, ServerSession]:
