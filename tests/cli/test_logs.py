@@ -34,7 +34,7 @@ def test_verbose_says_what_happens_inside(models: Path, tmp_path: Path, capsys: 
     error = capsys.readouterr().err
     assert f"ofms.runs.dictionaries: dictionary: {models}" in error
     assert "checkpoint after round" in error
-    assert 'policy = "late-hedge"' in error, "the resolved configuration"
+    assert '"policy":"late-hedge"' in error, "the resolved configuration"
     assert_refused(capsys, run(*arguments, "-q"), "--quiet and --verbose exclude each other")
     assert not logging.getLogger("ofms").handlers, "a command leaves logging as it was"
 

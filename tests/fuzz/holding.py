@@ -136,9 +136,9 @@ def command(*arguments: str | Path, writes: Sequence[Path] = ()) -> Outcome:
     assert "Traceback" not in outcome.err, outcome.err
     if status == 0:
         return outcome
-    # Progress is overwritten, not a line of its own; warnings come before the refusal.
+    # Progress is overwritten, not a line of its own; warnings and, with -v, details come before the refusal.
     lines = [line.rpartition("\r")[2] for line in outcome.err.splitlines()]
-    lines = [line for line in lines if line and not line.startswith("warning: ")]
+    lines = [line for line in lines if line and not re.match(r"warning: |[0-9:]{8} ofms\.", line)]
     assert len(lines) == 1, f"not one line: {outcome.err!r}"
     require_line(lines[0])
     assert lines[0].startswith("ofms: ")

@@ -109,7 +109,7 @@ def _write_runs(folder: Path) -> None:
     own = str(folder / "own.toml")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        patch.setattr(page, "write_report", lambda runs, out=None, names=(): Path("none"))
+        patch.setattr(page, "write_report", lambda *given: Path("none"))
         patch.setattr(checkpoint, "_MOST_TIME", float("inf"))
         assert _main(["run", own, "--out", str(folder / "run")]) == 0
         assert _main(["compare", own, "--policy", "mab", "--seeds", "1", "--out", str(folder / "results")]) == 0

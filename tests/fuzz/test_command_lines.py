@@ -32,11 +32,26 @@ COMMANDS = leaves(cli)
 SMALL = ["--models", "models", "--rounds", "4", "--clients", "2", "--budget", "3"]
 # Complete command lines, one for each subcommand; they take the files of the working folder.
 VALID: dict[tuple[str, ...], Words] = {
+    ("advise",): [
+        "own.toml",
+        "--models",
+        "models",
+        "--rounds",
+        "5",
+        "--clients",
+        "2",
+        "--workers",
+        "1",
+        "--out",
+        "a.png",
+    ],
     ("bounds",): ["own.toml", *SMALL, "--distance", "1", "--gradient", "1", "--json"],
     ("check",): ["models", "--json"],
     ("compare",): ["own.toml", "--policy", "mab", "--seeds", "1", *SMALL, "--workers", "1", "--out", "out"],
+    ("completion",): ["bash"],
     ("data",): ["digits"],
     ("list",): [],
+    ("models", "export"): ["run", "out"],
     ("pretrain",): ["own.toml", "--out", "out"],
     ("report",): ["run", "--out", "page.html"],
     ("reproduce",): ["digits", "--show", "--seeds", "1", "--column", "digits", "--out", "out"],
@@ -109,8 +124,11 @@ def command_lines(draw: st.DrawFn) -> Words:
 
 
 @pytest.fixture(autouse=True)
-def _without_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_long_work(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Instead of what needs a network, other processes or minutes: nothing. What precedes it is real."""
+    # `ofms completion --install` writes there.
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(place.work))
 
     def refuse(*given: Any, **options: Any) -> Any:
         raise InvalidInput("network", "none", "there is none here")
@@ -122,7 +140,7 @@ def _without_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ofms.flower.demo.run_demo", lambda echo: 0)
     monkeypatch.setattr("ofms.flower.processes.keep_node", lambda *given: None)
     monkeypatch.setattr("ofms.flower.supervisor.Supervisor.__enter__", refuse)
-    monkeypatch.setattr("ofms.report.page.write_report", lambda runs, out=None, names=(): Path("none"))
+    monkeypatch.setattr("ofms.report.page.write_report", lambda *given: Path("none"))
 
 
 def test_every_subcommand_has_a_valid_line() -> None:
@@ -132,8 +150,8 @@ def test_every_subcommand_has_a_valid_line() -> None:
 @pytest.mark.parametrize("name", sorted(VALID), ids=" ".join)
 def test_valid_lines_are_obeyed(place: Place, name: tuple[str, ...]) -> None:
     status = run(place, [*name, *VALID[name]])
-    # Without a network and without other models, these are refused.
-    refused = (("pretrain",), ("deploy", "server"), ("deploy", "models", "add"))
+    # Without a network, without other models and without saved ones, these are refused.
+    refused = (("pretrain",), ("deploy", "server"), ("deploy", "models", "add"), ("models", "export"))
     assert status == (2 if name in refused else 0)
 
 
@@ -151,6 +169,6 @@ def run(place: Place, words: Words) -> int:
     # Reproduction at its full size takes days, also if it is a valid word of the line.
     if words[:1] == ["reproduce"] and not {"--show", "--help", "-h"} & set(words):
         words = [*words, "--show"]
-    needed = {"deploy": ["fleet"], "report": ["run"]}.get(words[0] if words else "", [])
+    needed = {"deploy": ["fleet"], "models": ["run"], "report": ["run"]}.get(words[0] if words else "", [])
     work = place.fresh("models", "own.toml", "stream.csv", *needed)
     return command(*words, writes=[work]).status

@@ -52,7 +52,19 @@ def written_problem(folder: Path) -> Path:
 
 def test_advice_for_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = written_problem(tmp_path)
-    arguments = ("--devices", "500", "--uplink", "1MB/s", "--every", "2", "--clients", "6", "--rounds", "30", "--json")
+    fleet = ("--devices", "500", "--uplink", "1MB/s", "--every", "2")
+    arguments = (
+        *fleet,
+        "--clients",
+        "6",
+        "--rounds",
+        "30",
+        "--json",
+        "--models",
+        tmp_path / "models",
+        "--set",
+        "history=3",
+    )
     assert run("advise", experiment, *arguments, "--out", tmp_path / "advice.png", "-q") == 0
     printed = capsys.readouterr()
     assert printed.err == ""

@@ -29,6 +29,7 @@ from ofms.simulator.experiments import prepare, stream_of_run
 INTERVALS = (1, 5, 20)
 # Budgets to try, and the exchanges that a run needs to say something about an interval.
 _BUDGETS, _FEWEST_EXCHANGES = 4, 5
+_FIXED = ("models", "clients", "rounds", "drift", "hindsight")
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,7 @@ def _simulated(
 ) -> tuple[Result | None, str]:
     """A run of an option, or why there is none."""
     bandwidth = max(_share(option, stream.clients, limits), min(option.bandwidth, option.budget))
+    varied = {"budget": f"{option.budget}B", "bandwidth": f"{bandwidth}B", "interval": option.interval, "history": 0}
     try:
         result = simulate(
             experiment,
@@ -217,9 +219,8 @@ def _simulated(
             stream=stream,
             workers=workers,
             trust=trust,
-            **(given | {"budget": f"{option.budget}B", "bandwidth": f"{bandwidth}B", "interval": option.interval}),
+            **({key: value for key, value in given.items() if key not in _FIXED} | varied),
             hindsight=False,
-            history=0,
         )
     except InvalidInput as error:
         if error.field != "bandwidth":

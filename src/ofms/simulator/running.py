@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import torch
 
 from ofms.core.errors import InvalidInput
@@ -103,7 +104,7 @@ def run(
             checkpoints = Checkpoints(folder, checkpoint, parts, inputs, comparable(config))
             follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
             observers.append(stack.enter_context(follower))
-        _log.debug("configuration:\n%s", config.to_toml())
+        _log.debug("configuration: %s", msgspec.json.encode(config).decode())
         began = time.perf_counter() - seconds
         for exchange in _explained(simulation.exchanges(), stream, fleet.catalogue.names, folder):
             new = measurement.add(exchange)
