@@ -54,7 +54,7 @@ def method(bench: Bench) -> Section:
         "Late hedging (`late-hedge`) beside OFMS-FT and simple policies, which do not fine-tune. "
         "Frozen: without fine-tuning."
     )
-    return Section("method", "Late hedging", text, tables, [figure for figure in figures if _has_dots(figure)])
+    return Section("method", "Late hedging", text, tables, [figure for figure in figures if figure.panels])
 
 
 def _runs(bench: Bench, rows: Mapping[str, Row], budget: str) -> Runs:
@@ -162,7 +162,7 @@ def _main_panels(bench: Bench, runs: Runs) -> list[DotPanel]:
         frozen = runs[_label_of(FROZEN_OFMS_FT), column]
         best = mean_figure(frozen, "best_in_hindsight") if frozen else None
         panels.append(DotPanel(title_of(column), unit(column, bench.store.trust), dots, best))
-    return panels
+    return _with_dots(panels)
 
 
 def _ablation_panels(bench: Bench, runs: Runs) -> list[DotPanel]:
@@ -175,7 +175,7 @@ def _ablation_panels(bench: Bench, runs: Runs) -> list[DotPanel]:
             sign = -1 if results and results[0].metric == "mse" else 1
             dots.append(Dot(label, None) if change is None else Dot(label, sign * change[0], change[1]))
         panels.append(DotPanel(title_of(column), f"gain, {unit(column, bench.store.trust)}", dots, 0.0))
-    return panels
+    return _with_dots(panels)
 
 
 def _change(whole: Sequence[Result], part: Sequence[Result]) -> tuple[float, float] | None:
@@ -207,5 +207,6 @@ def _data(runs: Runs) -> list[dict[str, object]]:
     return [{"row": label, **result_data(result)} for (label, _), results in runs.items() for result in results]
 
 
-def _has_dots(figure: DotFigure) -> bool:
-    return any(dot.value is not None for panel in figure.panels for dot in panel.dots)
+def _with_dots(panels: list[DotPanel]) -> list[DotPanel]:
+    """Without the datasets of which nothing was run."""
+    return [panel for panel in panels if any(dot.value is not None for dot in panel.dots)]
