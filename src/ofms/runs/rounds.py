@@ -12,7 +12,7 @@ from ofms.core.typing import AnyArray
 _QUANTILES = "regret_quantiles"
 _QUANTILE_COLUMNS = ("regret_10", "regret_50", "regret_90")
 # Names, not numbers: the run's figures and warnings have them too.
-_EVENTS = ("left_out", "quarantined")
+EVENTS = ("left_out", "quarantined")
 
 
 def columns_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, AnyArray]:
@@ -23,7 +23,7 @@ def columns_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, AnyArray]:
     ([1, 2], [nan, 3.0])
     """
     columns: dict[str, AnyArray] = {}
-    for name in dict.fromkeys(name for line in lines for name in line if name not in _EVENTS):
+    for name in dict.fromkeys(name for line in lines for name in line if name not in EVENTS):
         values = [line.get(name) for line in lines]
         if name == _QUANTILES:
             table = np.array([[np.nan] * 3 if value is None else value for value in values], dtype=np.float64)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ofms.core.typing import AnyArray
 from ofms.runs.config import RunConfig
+from ofms.runs.rounds import EVENTS
 
 _COLUMNS = ("round", "mean", "std", "down", "up", "held", "groups")
 _BY_MODEL = ("held_share", "prediction_share", "model_score")
@@ -40,6 +41,15 @@ class _Figures(msgspec.Struct):
     loss_bound: str | None = None
     client_names: list[str] | None = None
     warnings: list[str] = []
+    quarantined: list[_Quarantined] = []
+    events: list[str] = []
+
+
+class _Quarantined(msgspec.Struct):
+    """A model that diverged, and when."""
+
+    model: str
+    round: int
 
 
 class _DriftFigures(msgspec.Struct):
@@ -53,9 +63,11 @@ class _DriftFigures(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """Metrics of a round."""
+    """What metrics of a round are no plain numbers; the last ones are events, which few rounds have."""
 
     regret_quantiles: tuple[float | None, float | None, float | None] | None = None
+    left_out: list[str] = []
+    quarantined: list[str] = []
 
 
 def require_sound_run(
@@ -106,16 +118,20 @@ def _require_lines(lines: Sequence[Mapping[str, Any]], rounds: int, *, regret: b
     """Every line has the numbers of its round, and the same names as the first."""
     if [line["round"] for line in lines] != [*range(1, rounds + 1)]:
         raise ValueError(f"its metrics are not those of {rounds} rounds")
-    needed = {*lines[0], *(("regret", "regret_quantiles") if regret else ())}
+    needed = {*lines[0], *(("regret", "regret_quantiles") if regret else ())} - {*EVENTS}
     for number, line in enumerate(lines, start=1):
-        values = [value for name, value in line.items() if name != "regret_quantiles"]
-        plain = all(value is None or (isinstance(value, int | float) and abs(value) < 2**63) for value in values)
-        if not plain or line.keys() != needed:
+        values = [value for name, value in line.items() if name not in _Line.__struct_fields__]
+        if not all(map(_is_plain, values)) or line.keys() - {*EVENTS} != needed:
             raise ValueError(f"the metrics of round {number} are malformed")
         try:
             msgspec.convert(dict(line), _Line)
         except msgspec.ValidationError as error:
             raise ValueError(f"round {number}: {error}") from None
+
+
+def _is_plain(value: object) -> bool:
+    """A number that tables can hold, or null."""
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def _require_history(history: Mapping[str, AnyArray], models: int, config: RunConfig) -> None:
