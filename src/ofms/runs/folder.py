@@ -18,7 +18,7 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.runs.config import FORMAT, RunConfig, load_run
-from ofms.runs.soundness import require_sound_run
+from ofms.runs.soundness import require_lines, require_sound_run
 from ofms.storage.archives import read_npz
 from ofms.storage.files import is_vacant, remove_leftovers, require_writable, write_whole
 from ofms.storage.growing import GrowingFile
@@ -213,10 +213,11 @@ def _first_lines(path: Path, rounds: int) -> list[dict[str, Any]]:
         return []
     try:
         lines = _decode_lines((path / METRICS).read_bytes().splitlines()[:rounds])
+        if len(lines) < rounds:
+            raise ValueError("it ends before the checkpoint")
+        require_lines(lines, rounds)
     except (OSError, ValueError) as error:
         raise InvalidInput("run", path, f"its {METRICS} is damaged ({error}); start a new run") from None
-    if len(lines) < rounds:
-        raise InvalidInput("run", path, f"its {METRICS} ends before its checkpoint; start a new run")
     return lines
 
 

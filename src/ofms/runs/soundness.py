@@ -16,6 +16,7 @@ from ofms.runs.rounds import EVENTS
 _COLUMNS = ("round", "mean", "std", "down", "up", "held", "groups")
 _BY_MODEL = ("held_share", "prediction_share", "model_score")
 _CLIENTS = ("score", "budget", "most_held", "held_share", "prediction_share")
+_MOST_SCORE = 1e100
 _HISTORY = ("probability", "prediction_weights")
 
 
@@ -86,11 +87,15 @@ def require_sound_run(
     models = len(_converted(figures, _Figures).models)
     if "dynamic_regret" in figures:
         _require_changes(_converted(figures, _DriftFigures), config.rounds)
-    _require_lines(lines, config.rounds, regret="regret" in clients)
+    require_lines(lines, config.rounds, regret="regret" in clients)
     for name, array in clients.items():
         shape = (config.clients, models) if name in _BY_MODEL else (config.clients,)
-        if array.dtype.kind not in "fiub" or array.shape[: len(shape)] != shape:
+        found = array.shape if name in (*_CLIENTS, *_BY_MODEL) else array.shape[:1]
+        if array.dtype.kind not in "fiub" or found != shape:
             raise ValueError(f"{name} is {array.dtype}{list(array.shape)} for {config.clients} clients")
+    # A squared error of single-precision numbers is far below this, and its square does not overflow.
+    if (np.abs(np.nan_to_num(clients["score"])) > _MOST_SCORE).any():
+        raise ValueError(f"score has numbers beyond {_MOST_SCORE:g}")
     if not models or clients["budget"].min() < 1:
         raise ValueError("models or budgets are missing")
     names = figures.get("client_names")
@@ -114,9 +119,9 @@ def _require_changes(drift: _DriftFigures, rounds: int) -> None:
         raise ValueError("phase_best is not one for each phase")
 
 
-def _require_lines(lines: Sequence[Mapping[str, Any]], rounds: int, *, regret: bool) -> None:
-    """Every line has the numbers of its round, and the same names as the first."""
-    if [line["round"] for line in lines] != [*range(1, rounds + 1)]:
+def require_lines(lines: Sequence[Mapping[str, Any]], rounds: int, *, regret: bool = False) -> None:
+    """ValueError unless every line has the numbers of its round, and the same names as the first."""
+    if [line.get("round") for line in lines] != [*range(1, rounds + 1)]:
         raise ValueError(f"its metrics are not those of {rounds} rounds")
     needed = {*lines[0], *(("regret", "regret_quantiles") if regret else ())} - {*EVENTS}
     for number, line in enumerate(lines, start=1):
