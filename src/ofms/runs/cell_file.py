@@ -18,6 +18,7 @@ from ofms.core.version import __version__
 from ofms.runs.config import RunConfig
 from ofms.runs.figures import config_figures
 from ofms.runs.result import Result
+from ofms.runs.soundness import MOST_SCORE
 from ofms.storage.files import write_whole
 from ofms.storage.parsing import parse_json
 
@@ -112,6 +113,7 @@ def read_cell(path: Path) -> Result:
     try:
         cell = parse_json(content, _CellFile)
         low, high = (np.array(values) for values in cell.regret_quantiles)
+        _require_sound(cell)
         # Earlier versions wrote commands without quotes.
         command = shlex.join(shlex.split(cell.command))
     except ValueError as error:
@@ -133,6 +135,18 @@ def read_cell(path: Path) -> Result:
         figures |= {name: getattr(cell.drift, name) for name in _DRIFT_FIGURES}
         rounds["score"] = np.array(cell.drift.score_over_rounds)
     return Result(config, figures, clients, rounds, name=config.policy)
+
+
+def _require_sound(cell: _CellFile) -> None:
+    """ValueError if a cell's figures are not those of a run."""
+    if cell.config.rounds < 1:
+        raise ValueError(f"a run of {cell.config.rounds} rounds")
+    if not cell.scores or len(cell.scores) != len(cell.regret):
+        raise ValueError("scores and regrets are not one for each client")
+    if not all(abs(score) <= MOST_SCORE for score in cell.scores if score == score):
+        raise ValueError(f"scores have numbers beyond {MOST_SCORE:g}")
+    if any(len(values) != len(cell.regret_over_rounds) for values in cell.regret_quantiles):
+        raise ValueError("regret and its quantiles are not of the same rounds")
 
 
 def content_key(made: object) -> str:

@@ -16,7 +16,7 @@ from ofms.runs.rounds import EVENTS
 _COLUMNS = ("round", "mean", "std", "down", "up", "held", "groups")
 _BY_MODEL = ("held_share", "prediction_share", "model_score")
 _CLIENTS = ("score", "budget", "most_held", "held_share", "prediction_share")
-_MOST_SCORE = 1e100
+MOST_SCORE = 1e100
 _HISTORY = ("probability", "prediction_weights")
 
 
@@ -94,8 +94,8 @@ def require_sound_run(
         if array.dtype.kind not in "fiub" or found != shape:
             raise ValueError(f"{name} is {array.dtype}{list(array.shape)} for {config.clients} clients")
     # A squared error of single-precision numbers is far below this, and its square does not overflow.
-    if (np.abs(np.nan_to_num(clients["score"])) > _MOST_SCORE).any():
-        raise ValueError(f"score has numbers beyond {_MOST_SCORE:g}")
+    if (np.abs(np.nan_to_num(clients["score"])) > MOST_SCORE).any():
+        raise ValueError(f"score has numbers beyond {MOST_SCORE:g}")
     if not models or clients["budget"].min() < 1:
         raise ValueError("models or budgets are missing")
     names = figures.get("client_names")
