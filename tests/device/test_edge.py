@@ -19,19 +19,10 @@ from ofms.device.device import Device
 from ofms.device.mailbox import Mailbox
 from ofms.storage.envelope import decode, encode
 from tests.edge_fleets import ARCHITECTURES, coordinator_of, label, run_fleet, samples_of
+from tests.without_torch import WITHOUT_TORCH
 
 ROOT = Path(__file__).parent.parent.parent
 EXCHANGES = 6
-FORBIDDEN = """
-import sys
-
-class Forbidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "onnx", "onnxscript"):
-            raise ImportError(f"{name} is forbidden")
-
-sys.meta_path.insert(0, Forbidden())
-"""
 PROGRAM = """
 import json
 import sys
@@ -171,7 +162,7 @@ def as_lists(choices: list[Any]) -> list[Any]:
 
 def test_a_process_that_cannot_import_pytorch(tmp_path: Path) -> None:
     expected, _ = run_fleet("images", tmp_path / "torch", "torch", EXCHANGES)
-    found = carried_run("images", tmp_path, sys.executable, FORBIDDEN + PROGRAM, PYTHONPATH=str(ROOT / "src"))
+    found = carried_run("images", tmp_path, sys.executable, WITHOUT_TORCH + PROGRAM, PYTHONPATH=str(ROOT / "src"))
     assert found == as_lists(expected)
 
 

@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from ofms.coordinator.deployment import Deployment, ServerConfig, write_config
-from ofms.coordinator.files import EVENTS
+from ofms.coordinator.files import EVENTS, GRAPHS
+from ofms.coordinator.graphs import export_missing, write_graphs
 from ofms.coordinator.keys import add_device, make_deployment
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.core.messages import Plan
@@ -39,6 +40,7 @@ from ofms.simulator.simulation import Simulation, make_simulation
 from ofms.storage.envelope import Envelope, decode, encode
 from tests.devices import label_samples
 from tests.problems import policy_of
+from tests.without_torch import WITHOUT_TORCH
 
 INTERVAL, SEED = 3, 5
 SETTINGS: dict[str, Any] = {"learning_rate": 0.5, "fine_tuning_rate": 0.02, "loss_bound": "raw", "window": 4}
@@ -119,10 +121,15 @@ class Deployed:
         return self._stack.enter_context(Supervisor(self.fleet, echo=lambda line: None))
 
     def start_node(self, client: int) -> Process:
+        """A SuperNode, which carries the messages of a device."""
         node = start_node(self.fleet, client, self.store(client))
         self._stack.callback(node.stop)
         self.nodes[client] = node
         return node
+
+    def export_graphs(self) -> None:
+        """For devices without PyTorch; before the server starts."""
+        write_graphs(self.fleet / GRAPHS, export_missing(self.fleet / GRAPHS, self.dictionary, lambda line: None))
 
     def start_player(self, client: int, *, connect: bool = False) -> Recorder:
         """A device's program in a thread; it connects to the server itself, or needs `start_node`."""
@@ -189,7 +196,7 @@ import numpy as np
 import ofms
 
 store, budget, stream, interval = sys.argv[1], int(sys.argv[2]), np.load(sys.argv[3]), int(sys.argv[4])
-with ofms.Device(store, budget=budget, connect=sys.argv[5] or None) as device:
+with ofms.Device(store, budget=budget, connect=sys.argv[5] or None, backend=sys.argv[6]) as device:
     for number in device.waiting:
         device.feedback(number, float(stream["y"][number]))
     for step in range(device.predictions, len(stream["x"])):
@@ -207,14 +214,15 @@ with ofms.Device(store, budget=budget, connect=sys.argv[5] or None) as device:
 class Program:
     """A device's program in a process of its own, so that it can be killed."""
 
-    def __init__(self, deployed: Deployed, client: int, *, connect: bool = False) -> None:
+    def __init__(self, deployed: Deployed, client: int, *, connect: bool = False, without_torch: bool = False) -> None:
         stream = deployed.folder / f"stream-{client}.npz"
         np.savez(stream, x=deployed.stream.x[client], y=deployed.stream.y[client])
         given = [str(deployed.store(client)), str(deployed.budgets[client]), str(stream), str(INTERVAL)]
-        given.append(str(deployed.own_folder(client)) if connect else "")
+        given += [str(deployed.own_folder(client)) if connect else "", "onnx" if without_torch else "auto"]
+        program = WITHOUT_TORCH + PROGRAM if without_torch else PROGRAM
         self.output = deployed.folder / f"program-{client}.log"
         with open(self.output, "ab") as output:
-            self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, *given], stdout=output)
+            self.process = subprocess.Popen([sys.executable, "-c", program, *given], stdout=output)
 
     def steps(self) -> int:
         return len(self.output.read_text().split())

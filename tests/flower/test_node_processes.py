@@ -121,3 +121,20 @@ def test_a_server_with_another_authority_is_not_trusted(tmp_path: Path, caplog: 
         with Device(tmp_path / "store", budget=10**6, connect=folder):
             deployed.wait(lambda: "CERTIFICATE_VERIFY_FAILED" in caplog.text)
         assert "connected" not in deployed.events()
+
+
+def test_a_device_without_pytorch_takes_part_with_the_choices_of_one_that_has_it(tmp_path: Path) -> None:
+    deployed = Deployed(tmp_path, clients=2, exchanges=4)
+    deployed.export_graphs()
+    with deployed:
+        deployed.start_player(0, connect=True)
+        program = Program(deployed, 1, connect=True, without_torch=True)
+        try:
+            deployed.finish()
+        finally:
+            program.kill()
+    # Parameters too: those that the second device fine-tuned.
+    deployed.assert_simulated([0])
+    status = read_status(deployed.fleet)
+    assert [device["missed"] for device in status["devices"]] == [0, 0]
+    assert status["refusals"] == []

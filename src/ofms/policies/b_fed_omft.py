@@ -12,13 +12,13 @@ from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue, Reports
 from ofms.core.rates import resolve_rate
 from ofms.core.typing import Flags
-from ofms.policies.exp3 import Feedback, exp3_of
+from ofms.policies.exp3 import Exp3Rate, Feedback, exp3_of
 from ofms.policies.exp3_client import Exp3Client, GradientWeight
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import step_of
 from ofms.policies.local_updates import GradientStep
 from ofms.policies.protocol import Algorithm, Policy, SummedUpdates
-from ofms.policies.settings import ADDED, Exploration, FineTuningRate, LossBound, ServerStep, TunedRate, WarmUp, Window
+from ofms.policies.settings import ADDED, Exploration, FineTuningRate, LossBound, ServerStep, WarmUp, Window
 from ofms.policies.subsets import Subset, fixed_subset, largest_upload, random_subset, require_subset
 
 
@@ -26,18 +26,9 @@ from ofms.policies.subsets import Subset, fixed_subset, largest_upload, random_s
 class BFedOMFT:
     """Settings of B-Fed-OMFT, which the paper leaves open."""
 
-    learning_rate: Annotated[
-        TunedRate,
-        Doc(
-            "η, the learning rate of Exp3.",
-            "tuned, for k held models: √(2 ln k/(k n T)); if all are observed, √(8 ln k/(n T))",
-        ),
-    ] = "tuned"
+    learning_rate: Exp3Rate = "tuned"
     exploration: Exploration = 0.0
-    feedback: Annotated[
-        Feedback,
-        Doc("one: only the loss of the model that predicted is observed, as in Exp3; all: those of all held models."),
-    ] = "one"
+    feedback: Feedback = "one"
     subset: Annotated[Subset, Doc("The models that all clients hold: random ones, the first that fit, or a list.")] = (
         "random"
     )

@@ -10,17 +10,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
+from ofms.core.declared import Doc
 from ofms.core.rates import resolve_rate
 from ofms.core.selection import loss_estimates, one_hot
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.fleet import Fleet
-from ofms.policies.settings import Rate
+from ofms.policies.settings import Rate, TunedRate
 
-Feedback = Literal["one", "all"]
+Feedback = Annotated[
+    Literal["one", "all"],
+    Doc("one: only the loss of the model that predicted is observed, as in Exp3; all: those of all held models."),
+]
+Exp3Rate = Annotated[
+    TunedRate,
+    Doc(
+        "η, the learning rate of Exp3.",
+        "tuned, for k held models: √(2 ln k/(k n T)); if all are observed, √(8 ln k/(n T))",
+    ),
+]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ofms.core.declared import Doc
-from ofms.policies.exp3 import Feedback, exp3_of
+from ofms.policies.exp3 import Exp3Rate, Feedback, exp3_of
 from ofms.policies.exp3_client import Exp3Client
 from ofms.policies.fleet import Fleet
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.protocol import Algorithm, Policy
-from ofms.policies.settings import Exploration, LossBound, TunedRate
+from ofms.policies.settings import Exploration, LossBound
 from ofms.policies.subsets import Subset, require_subset
 
 
@@ -19,18 +19,9 @@ from ofms.policies.subsets import Subset, require_subset
 class NonFedOMS:
     """Settings of Non-Fed-OMS, which the paper leaves open."""
 
-    learning_rate: Annotated[
-        TunedRate,
-        Doc(
-            "η, the learning rate of Exp3.",
-            "tuned, for k held models: √(2 ln k/(k n T)); if all are observed, √(8 ln k/(n T))",
-        ),
-    ] = "tuned"
+    learning_rate: Exp3Rate = "tuned"
     exploration: Exploration = 0.0
-    feedback: Annotated[
-        Feedback,
-        Doc("one: only the loss of the model that predicted is observed, as in Exp3; all: those of all held models."),
-    ] = "one"
+    feedback: Feedback = "one"
     subset: Annotated[
         Subset, Doc("The models that a client holds: random ones of its own, the first that fit, or a list.")
     ] = "random"
