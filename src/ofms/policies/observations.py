@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ofms.core.pooling import pool_loss, poolable
+from ofms.core.pooling import Pool, pool_loss, poolable
 from ofms.core.selection_loss import MOST_LOSS
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.policies.blocks import blocks
@@ -66,6 +66,18 @@ class Recent:
                 break
             counts += unknown
         return counts.T
+
+    def pools(self, last: int, weights: Floats) -> Floats:
+        """[N, n, C] the pools of the last n samples with [N, K] prediction weights."""
+        clients, (samples, _, width) = weights.shape[0], self.outputs[0, -last:].shape
+        pools = np.empty((width, samples, clients)).T
+        for some in blocks(clients, _AT_ONCE):
+            pool = Pool((weights[some].shape[0], samples, width))
+            for model in np.flatnonzero(weights[some].any(axis=0)).tolist():
+                rows = np.flatnonzero(weights[some, model])
+                pool.add(rows, weights[some][rows, model], self.outputs[some][rows, -last:, model].astype(np.float64))
+            pools[some] = pool.value()
+        return pools
 
     def mean_losses(self) -> Floats:
         """[N, K] the mean loss of each model by itself on the samples that it was evaluated on; 0 if there are none."""

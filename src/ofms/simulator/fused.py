@@ -168,6 +168,7 @@ class FusedSimulation:
             pooling=policy.pooling,
             late=self.clients.late(clients, plan),
             own=self.own,
+            offset=plan.offset,
         )
         window = tuning_window_of(local, schedule, exchange)
         update = None
@@ -244,6 +245,7 @@ class FusedSimulation:
             hindsight=False,
             adaptation=self._adaptation(exchange),
             pooling=self.policy.pooling,
+            offset=plan.offset,
         )
         return frozen.result().scores
 
