@@ -69,6 +69,13 @@ def in_blocks(state: T, clients: int, most: int, work: Callable[[T, slice | Inte
     return made
 
 
+def for_each_block(clients: int, most: int, work: Callable[[slice], None]) -> None:
+    """Apply `work`, which writes its results itself, to at most so many clients at a time."""
+    with _starter() as start:
+        for started in [start(partial(work, block)) for block in blocks(clients, most)]:
+            started.result()
+
+
 def blocks(clients: int, most: int) -> Iterator[slice]:
     """Blocks of at most so many clients, or one more: none is of a client alone, whose bits would differ."""
     return (slice(first, stop) for first, stop in pairwise([*range(0, max(1, clients - 1), most), clients]))
