@@ -134,7 +134,7 @@ def run(
             config,
             metric=metric,
             clients=clients,
-            history=measurement.first_clients(),
+            history=measurement.history.arrays(),
             lines=lines,
             seconds=time.perf_counter() - began,
             bound=policy.bound,
