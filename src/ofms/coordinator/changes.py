@@ -29,6 +29,7 @@ class Requested(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
     budget: dict[str, str] = {}
     bandwidth: str | None = None
     interval: int | None = None
+    aggregation: str | None = None
     policy: str | None = None
     settings: dict[str, Any] | None = None
     deadline: float | None = None
@@ -51,6 +52,7 @@ class Requested(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
             budget=budgets,
             bandwidth=self.bandwidth,
             interval=self.interval,
+            aggregation=self.aggregation,
             policy=self.policy,
             settings=self.settings,
             deadline=self.deadline,

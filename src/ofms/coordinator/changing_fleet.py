@@ -40,6 +40,8 @@ class ChangingFleet:
         Without a horizon: the samples of the first stretch of the doubling trick, for rates that depend on T.
     largest_update
         The largest norm of a device's update, relative to the norm of the parameters that it updates.
+    aggregation
+        How updates are aggregated, as in a configuration.
     trust
         Packages from which policies other than the built-in ones may be imported.
     """
@@ -58,6 +60,7 @@ class ChangingFleet:
         settings: Mapping[str, Any] | None = None,
         seed: int = 0,
         largest_update: float = 1.0,
+        aggregation: str | None = None,
         trust: Trust = NO_TRUST,
     ) -> None:
         dictionary.require_deployable()
@@ -75,6 +78,7 @@ class ChangingFleet:
                 policy=policy,
                 settings=named_models(policy, settings or {}, catalogue, trust),
                 trust=trust,
+                aggregation=aggregation,
                 horizon=None if self.doubling is None else doubled(self.doubling, 0),
             )
         )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ofms.compute.moving import move_models
-from ofms.coordinator.aggregation import Closed, sum_updates
+from ofms.coordinator.aggregation import Closed, aggregate
 from ofms.coordinator.changing_fleet import ChangingFleet
 from ofms.coordinator.graphs import Graphs
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
@@ -156,7 +156,7 @@ class Coordinator(ChangingFleet):
                 reports = replace(reports, losses=None)
             before, restored = self.state, self.session.restored(self.state, reports)
             models = self.momentum, self.tensors, self._trainable
-            updates = sum_updates(answers)
+            updates = aggregate(answers, self.policy.aggregation)
             self.state = move_models(self.session, before, reports, updates, *models, self._first_version)
             quarantined = self.state.quarantined & ~before.quarantined
             closed = Closed(np.flatnonzero(quarantined).tolist(), np.flatnonzero(restored).tolist())

@@ -25,6 +25,8 @@ class Event:
         Models by name.
     bandwidth, interval
         E as in the configuration, and n.
+    aggregation
+        How updates of clients are aggregated, as in the configuration.
     policy, settings
         Another policy, or other settings of the same one; both halves start anew.
     rounds
@@ -41,6 +43,7 @@ class Event:
     add: tuple[str, ...] = ()
     bandwidth: str | None = None
     interval: int | None = None
+    aggregation: str | None = None
     policy: str | None = None
     settings: Mapping[str, Any] | None = None
     rounds: int | None = None
@@ -70,7 +73,7 @@ class Event:
         parts += [f"{who.get(client, f'client {client}')} has {to} bytes" for client, to in self.budget.items()]
         parts += [f"model {name} is retired" for name in self.retire]
         parts += [f"model {name} is added" for name in self.add]
-        for each in ("policy", "bandwidth", "interval", "deadline"):
+        for each in ("policy", "bandwidth", "interval", "aggregation", "deadline"):
             if getattr(self, each) is not None:
                 parts.append(f"{each} = {getattr(self, each)}")
         parts += [f"{name} = {value}" for name, value in (self.settings or {}).items()]

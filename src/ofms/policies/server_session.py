@@ -10,6 +10,7 @@ import numpy as np
 
 from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Grants, Reports, Requests
+from ofms.core.robust import moderate_votes, robust_losses
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import Groups, draw_group, upload_needs
 from ofms.policies.changes import ALL_MODELS, Adapting, Slots, change_between, padded
@@ -87,6 +88,7 @@ class ServerSession:
         are not finite, or their sum, are quarantined, and not moved.
         """
         nothing, restored = np.zeros(len(self.fleet.catalogue)), self.restored(state, reports)
+        reports = self._moderate(reports)
         products, norms, parameters = sizes or (nothing, nothing, nothing)
         quarantined = state.quarantined | reports.lost() | ~np.isfinite(products + norms)
         if quarantined.any():
@@ -117,11 +119,21 @@ class ServerSession:
         Either fine-tuning made their users' predictions worse, or all updates of the exchange are not finite: then
         neither is the version that they update.
         """
+        reports = self._moderate(reports)
         tuned: Flags = state.version != self.fleet.catalogue.version
         lost = tuned & reports.lost() & ~state.quarantined
         if reports.losses is None or not is_control(self.policy.local, reports.exchange):
             return lost
         return lost | (tuned & clearly_worse(reports.losses))
+
+    def _moderate(self, reports: Reports) -> Reports:
+        """With robust aggregation, the reports with losses that a few clients cannot move far."""
+        aggregation, losses = self.policy.aggregation, reports.losses
+        if losses is None or not (aggregation.robust and self.policy.reports_use):
+            return reports
+        if is_control(self.policy.local, reports.exchange):
+            return replace(reports, losses=moderate_votes(losses))
+        return replace(reports, losses=robust_losses(losses, reports.updated, aggregation))
 
     def _narrowed(self, summed: SummedUpdates) -> SummedUpdates:
         """Of the models in use."""

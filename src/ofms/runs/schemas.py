@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ofms.core.attacks import ATTACKS
 from ofms.core.declared import Doc, Range, Values
+from ofms.core.robust import AGGREGATIONS
 from ofms.data.drift import Drift
 from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
@@ -50,6 +52,24 @@ History = Annotated[
 Doubling = Annotated[
     Annotated[int, Range(1)] | None,
     Doc("The rounds of the first stretch of the doubling trick; none: rates are those of the whole run."),
+]
+AggregationName = Annotated[
+    str | None,
+    Values(AGGREGATIONS),
+    Doc(
+        "How the updates of a model become one: their sum, or robustly, against hostile clients: the median or the "
+        "trimmed mean of each coordinate, times their number, or the sum of updates clipped to their median norm; "
+        "none: the sum. The number is the share left out at either end (0.35), or the multiple of the median (1).",
+        "of the weighted updates w_i·Δ_i of the clients that upload the model",
+    ),
+]
+AttackName = Annotated[
+    str | None,
+    Values(ATTACKS),
+    Doc(
+        "Clients that upload hostile updates, to try aggregations: their own reversed, in a random direction with the "
+        "largest norm and weight that a server accepts, or their own reversed with these; none: none."
+    ),
 ]
 DriftKind = Annotated[Drift | None, Doc("How the stream changes during the run; none: not at all.")]
 
@@ -108,6 +128,7 @@ class EventTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
     budget: Annotated[dict[str, str | int | float], Doc("New budgets by client.")] = {}
     bandwidth: Annotated[str | None, Doc("A new bandwidth.")] = None
     interval: Annotated[int | None, Doc("A new interval between exchanges.")] = None
+    aggregation: Annotated[str | None, Values(AGGREGATIONS), Doc("Another aggregation of updates.")] = None
     policy: Annotated[str | None, Doc("Another policy.")] = None
     settings: Annotated[dict[str, Any] | None, Doc("New settings of the policy.")] = None
 
@@ -134,6 +155,8 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     pretraining: Annotated[Pretraining | None, Doc("How the experiment's own dictionary is pre-trained.")] = None
     events: Annotated[tuple[EventTable, ...], Doc("What changes during the run, one table [[events]] each.")] = ()
     doubling: Doubling = None
+    aggregation: AggregationName = None
+    attack: AttackName = None
 
     def trusted(self) -> Trust:
         """The packages that its file trusts."""

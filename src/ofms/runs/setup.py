@@ -12,6 +12,7 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.events import Event
 from ofms.core.messages import Catalogue
+from ofms.core.robust import Aggregation
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Integers
 from ofms.plugins import NO_TRUST, Trust
@@ -44,6 +45,8 @@ class Setup:
         E, as in the configuration; a share is one of the members' summed budgets.
     horizon
         T for rates, if it is not that of the schedule.
+    aggregation
+        How updates are aggregated, as in the configuration; None for their sum.
     changed
         How many events there were.
     left, retired
@@ -60,6 +63,7 @@ class Setup:
     settings: Mapping[str, Any]
     trust: Trust = NO_TRUST
     horizon: int | None = None
+    aggregation: str | None = None
     changed: int = 0
     left: tuple[int, ...] = ()
     retired: tuple[int, ...] = ()
@@ -89,6 +93,7 @@ class Setup:
             built,
             own_model=None if own is None else self.places[own],
             uploaded=None if uploaded is None else tuple(self.places[model] for model in uploaded),
+            aggregation=Aggregation.of(self.aggregation),
         )
 
     @property
@@ -113,6 +118,8 @@ class Setup:
             if event.interval < 1:
                 raise InvalidInput("interval", event.interval, "give at least 1")
             made = replace(made, schedule=made.schedule.with_interval(event.interval, event.exchange))
+        if event.aggregation is not None:
+            made = replace(made, aggregation=event.aggregation)
         if event.policy is not None or event.settings is not None:
             made = _with_policy(made, event)
         if event.rounds is not None:

@@ -12,6 +12,7 @@ from ofms.compute.checks import is_finite
 from ofms.compute.momentum import Momentum, may_overflow
 from ofms.compute.own_copies import OwnCopies
 from ofms.compute.protocol import Adaptation, Compute, Summed, Tensors
+from ofms.core.attacks import Attack
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Plan, Reports
@@ -24,6 +25,7 @@ from ofms.policies.protocol import Policy
 from ofms.policies.session import ClientState, ServerState, open_sessions
 from ofms.simulator import own_samples
 from ofms.simulator.cohorts import Cohorts
+from ofms.simulator.combining import combination_for
 from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 from ofms.simulator.phases import Phases, moved
 from ofms.storage.tensors import tensors_of
@@ -47,6 +49,8 @@ class FusedSimulation:
         Whether to evaluate all models on all samples, which regret needs.
     phases
         The fleet before and after each event, if there are events; `policy` and `fleet` are those of the first.
+    attack
+        What hostile clients upload.
     """
 
     def __init__(
@@ -61,7 +65,9 @@ class FusedSimulation:
         seed: int,
         hindsight: bool = True,
         phases: Phases | None = None,
+        attack: Attack | None = None,
     ) -> None:
+        self.attack = attack
         self.policy, self.fleet, self.compute, self.frozen = policy, fleet, compute, frozen
         self.targets, self.own, self.seed, self.hindsight = targets, own, seed, hindsight
         self.phases, self.first_rounds = phases, None if phases is None else phases.first_rounds
@@ -172,7 +178,8 @@ class FusedSimulation:
         window = tuning_window_of(local, schedule, exchange)
         update = None
         if window is not None and local is not None:
-            update = own_samples.update(self.compute, self.first_rounds, window, plan, local)
+            combine = combination_for(policy.aggregation, self.attack, plan.held.shape[0], grants, draws)
+            update = own_samples.update(self.compute, self.first_rounds, window, plan, local, combine)
 
         result = evaluation.result()
         losses = policy_losses(result.client_losses, policy.observed(plan), policy.loss_bound)
