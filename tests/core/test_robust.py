@@ -87,8 +87,8 @@ def test_a_lie_about_losses_moves_neither_their_sum_nor_a_vote_far() -> None:
         ("median:2", "aggregation = median:2: median takes no number; use median"),
         ("trimmed-mean:0.5", "aggregation = trimmed-mean:0.5: give the share at either end, from 0 and below 0.5"),
         ("trimmed-mean:many", "give the share at either end"),
-        ("clipped:0", "aggregation = clipped:0: give a multiple of the median norm, above 0"),
-        ("clipped:nan", "give a multiple of the median norm"),
+        ("clipped:0", "aggregation = clipped:0: give a multiple of the usual norm, above 0"),
+        ("clipped:nan", "give a multiple of the usual norm"),
     ],
 )
 def test_a_bad_aggregation_is_one_line(text: str, message: str) -> None:

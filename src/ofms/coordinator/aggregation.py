@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ofms.compute.flattening import combine_tensors
 from ofms.coordinator.validation import Answer, Tensors
-from ofms.core.robust import Aggregation, total
+from ofms.core.robust import Aggregation, norms, total
+from ofms.core.typing import AnyArray
+from ofms.core.usual_norms import UsualNorms
 
 
 @dataclass(frozen=True)
@@ -18,10 +21,10 @@ class Closed:
     restored: list[int] = field(default_factory=list)
 
 
-def aggregate(answers: Sequence[Answer], aggregation: Aggregation) -> dict[int, Tensors]:
+def aggregate(answers: Sequence[Answer], aggregation: Aggregation, usual: UsualNorms) -> dict[int, Tensors]:
     """One update of each model, from its weighted updates in the order of the answers.
 
-    A robust one needs all updates of a model at once: as much memory again as these take. Together, those of an
+    Their norms are added to `usual`. A robust one needs all updates of a model at once: as much memory again as these take. Together, those of an
     exchange are no larger than its bandwidth.
     """
     if not aggregation.robust:
@@ -31,10 +34,11 @@ def aggregate(answers: Sequence[Answer], aggregation: Aggregation) -> dict[int, 
         for model, update in answer.updates.items():
             own = {name: update.weight * delta for name, delta in update.delta.items()}
             weighted.setdefault(model, []).append(own)
-    return {
-        model: combine_tensors(updates, lambda rows: total(rows, aggregation))
-        for model, updates in sorted(weighted.items())
-    }
+
+    def combine(model: int, rows: AnyArray) -> AnyArray:
+        return total(rows, aggregation, usual.add(model, norms(rows)))
+
+    return {model: combine_tensors(updates, partial(combine, model)) for model, updates in sorted(weighted.items())}
 
 
 def sum_updates(answers: Sequence[Answer]) -> dict[int, Tensors]:

@@ -156,7 +156,7 @@ class Coordinator(ChangingFleet):
                 reports = replace(reports, losses=None)
             before, restored = self.state, self.session.restored(self.state, reports)
             models = self.momentum, self.tensors, self._trainable
-            updates = aggregate(answers, self.policy.aggregation)
+            updates = aggregate(answers, self.policy.aggregation, self.momentum.norms)
             self.state = move_models(self.session, before, reports, updates, *models, self._first_version)
             quarantined = self.state.quarantined & ~before.quarantined
             closed = Closed(np.flatnonzero(quarantined).tolist(), np.flatnonzero(restored).tolist())

@@ -1,7 +1,7 @@
 """How the updates of several clients become one: their sum, or a robust one that a few of them cannot move far.
 
 A robust total is a robust location of the clients' weighted updates, times their number. If the updates are equal, it
-is their sum.
+is their sum. Of one client it is that client's update, of two their sum: it needs more.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ Kind = Literal["sum", "median", "trimmed-mean", "clipped"]
 AGGREGATIONS = "sum, median, trimmed-mean, clipped; with a number, as trimmed-mean:0.3 or clipped:2"
 
 _TRIMMED, _CLIPPED = 0.35, 1.0
+_FARTHEST = 3.0
 # Numbers that are sorted at once: further memory than that of the updates is bounded.
 _VALUES_AT_ONCE = 1_000_000
 
@@ -31,9 +32,9 @@ class Aggregation:
     ----------
     kind
         `sum`; `median`, by coordinate; `trimmed-mean`, by coordinate; `clipped`, the sum of updates that are shortened
-        to a multiple of their median norm.
+        to a multiple of their usual norm.
     number
-        The share that a trimmed mean leaves out at either end, or the multiple of the median norm.
+        The share that a trimmed mean leaves out at either end, or the multiple of the usual norm.
 
     Examples
     --------
@@ -65,7 +66,7 @@ class Aggregation:
         if name == "trimmed-mean" and not 0 <= value < 0.5:
             raise InvalidInput("aggregation", text, "give the share at either end, from 0 and below 0.5")
         if name == "clipped" and not 0 < value < np.inf:
-            raise InvalidInput("aggregation", text, "give a multiple of the median norm, above 0")
+            raise InvalidInput("aggregation", text, "give a multiple of the usual norm, above 0")
         return cls(name, value)  # type: ignore[arg-type]
 
     @property
@@ -79,10 +80,11 @@ class Aggregation:
 SUM = Aggregation()
 
 
-def total(updates: AnyArray, aggregation: Aggregation) -> AnyArray:
-    """[P] from [m, P] weighted updates of m clients.
+def total(updates: AnyArray, aggregation: Aggregation, usual: float | None = None) -> AnyArray:
+    """[P] from [m, P] weighted updates of m clients; `usual` is their usual norm, by default their median norm.
 
-    With one client it is that client's, with two their sum: a robust total needs more.
+    Updates are shortened to a multiple of it first: before a median or a trimmed mean to three times the usual norm,
+    for exchanges in which most clients are hostile.
 
     >>> updates = np.array([[1.0, 1.0], [1.0, 3.0], [1.0, -80.0]])
     >>> total(updates, Aggregation.of("median"))
@@ -92,23 +94,25 @@ def total(updates: AnyArray, aggregation: Aggregation) -> AnyArray:
     """
     clients, count = updates.shape
     found = np.empty(count, dtype=updates.dtype)
-    outer, factors = 0, None
+    outer, factors = 0, np.ones(clients)
+    if aggregation.robust:
+        lengths = norms(updates)
+        factors = clip_factors(lengths, aggregation, float(np.median(lengths)) if usual is None else usual)
     if aggregation.kind == "median":
         # The mean of the middle one or two.
         outer = (clients - 1) // 2
     elif aggregation.kind == "trimmed-mean":
         outer = min((clients - 1) // 2, int(aggregation.number * clients))
-    elif aggregation.kind == "clipped":
-        factors = clip_factors(norms(updates), aggregation)
     width = max(1, _VALUES_AT_ONCE // clients)
     for first in range(0, count, width):
         some = np.ascontiguousarray(updates[:, first : first + width].T)
+        if (factors != 1).any():
+            some *= factors
         if outer:
             some.sort(axis=1)
-        inner = some[:, outer : clients - outer] if factors is None else some * factors
         # A sum beyond the range of numbers quarantines the model.
         with np.errstate(over="ignore"):
-            sums = inner.sum(axis=1, dtype=np.float64)
+            sums = some[:, outer : clients - outer].sum(axis=1, dtype=np.float64)
             found[first : first + width] = sums * (clients / (clients - 2 * outer))
     return found
 
@@ -118,13 +122,13 @@ def norms(updates: AnyArray) -> Floats:
     return np.sqrt(np.einsum("mp,mp->m", updates, updates, dtype=np.float64))
 
 
-def clip_factors(lengths: Floats, aggregation: Aggregation) -> Floats:
-    """[m] by what updates of [m] norms are multiplied: min(1, c · median norm / norm).
+def clip_factors(lengths: Floats, aggregation: Aggregation, usual: float) -> Floats:
+    """[m] by what updates of [m] norms are multiplied: min(1, c · usual norm / norm).
 
-    >>> clip_factors(np.array([1.0, 2.0, 8.0]), Aggregation.of("clipped")).tolist()
+    >>> clip_factors(np.array([1.0, 2.0, 8.0]), Aggregation.of("clipped"), 2.0).tolist()
     [1.0, 1.0, 0.25]
     """
-    most = aggregation.number * float(np.median(lengths))
+    most = usual * (aggregation.number if aggregation.kind == "clipped" else _FARTHEST)
     return np.minimum(1.0, most / np.maximum(lengths, np.finfo(np.float64).tiny))
 
 

@@ -58,8 +58,8 @@ AggregationName = Annotated[
     Values(AGGREGATIONS),
     Doc(
         "How the updates of a model become one: their sum, or robustly, against hostile clients: the median or the "
-        "trimmed mean of each coordinate, times their number, or the sum of updates clipped to their median norm; "
-        "none: the sum. The number is the share left out at either end (0.35), or the multiple of the median (1).",
+        "trimmed mean of each coordinate, times their number, or the sum of updates clipped to their usual norm; "
+        "none: the sum. The number is the share left out at either end (0.35), or the multiple of the norm (1).",
         "of the weighted updates w_i·Δ_i of the clients that upload the model",
     ),
 ]

@@ -178,7 +178,8 @@ class FusedSimulation:
         window = tuning_window_of(local, schedule, exchange)
         update = None
         if window is not None and local is not None:
-            combine = combination_for(policy.aggregation, self.attack, plan.held.shape[0], grants, draws)
+            usual, clients_in_all = self.momentum.norms, plan.held.shape[0]
+            combine = combination_for(policy.aggregation, usual, self.attack, clients_in_all, grants, draws)
             update = own_samples.update(self.compute, self.first_rounds, window, plan, local, combine)
 
         result = evaluation.result()

@@ -231,7 +231,8 @@ class LoopbackSimulation:
 
     def _combination(self, grants: Grants, draws: Draws) -> Callable[[int, Mapping[int, Tensors]], Tensors] | None:
         """What makes one update of a model of its updates by client; None for the sum."""
-        made = combination_for(self.policy.aggregation, self.attack, len(self.clients), grants, draws)
+        aggregation, usual = self.policy.aggregation, self.momentum.norms
+        made = combination_for(aggregation, usual, self.attack, len(self.clients), grants, draws)
         if made is None:
             return None
 
