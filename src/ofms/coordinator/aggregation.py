@@ -24,8 +24,8 @@ class Closed:
 def aggregate(answers: Sequence[Answer], aggregation: Aggregation, usual: UsualNorms) -> dict[int, Tensors]:
     """One update of each model, from its weighted updates in the order of the answers.
 
-    Their norms are added to `usual`. A robust one needs all updates of a model at once: as much memory again as these take. Together, those of an
-    exchange are no larger than its bandwidth.
+    Their norms are added to `usual`. A robust one needs all updates of a model at once: as much memory again as these
+    take. Together, those of an exchange are no larger than its bandwidth.
     """
     if not aggregation.robust:
         return sum_updates(answers)

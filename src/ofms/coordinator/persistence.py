@@ -26,6 +26,7 @@ from ofms.coordinator.roster import write_roster
 from ofms.coordinator.statistics import MOST_RECENT, Statistics, closed_exchange, model_use, read_statistics
 from ofms.coordinator.status import write_status
 from ofms.core.errors import InvalidInput
+from ofms.core.events import Event
 from ofms.storage.envelope import Envelope
 from ofms.storage.files import remove_leftovers
 from ofms.storage.locks import FolderLock
@@ -232,12 +233,29 @@ class PersistentCoordinator(PersistentEvents):
         else:
             raise InvalidInput("command", command.do, "use freeze, thaw, rollback or change")
 
+    def earlier_models(self, event: Event) -> dict[int, bytes]:
+        names, found = self.coordinator.fleet.catalogue.names, {}
+        for name, to in event.rollback.items():
+            moment = self._moment(to)
+            if name in names:
+                model = names.index(name)
+                # The first version is the dictionary's, also of a model that was added since.
+                known = to == 0 or model < len(moment.versions)
+                if not known:
+                    raise InvalidInput("rollback", to, f"{name} was added since; use 0 for its first version")
+                version = moment.versions[model] if to else 0
+                found[model] = self._checkpoint.model(self.coordinator, model, version)
+        return found
+
+    def _moment(self, to: int | None) -> Moment:
+        moment = next((each for each in self.records.history if each.exchange == to), None)
+        if moment is None:
+            raise InvalidInput("rollback", to, f"use one of {[each.exchange for each in self.records.history]}")
+        return moment
+
     def _roll_back(self, to: int | None) -> int:
         """Roll back to the dictionary before an exchange; return the number of models changed."""
-        coordinator, history = self.coordinator, self.records.history
-        moment = next((each for each in history if each.exchange == to), None)
-        if moment is None:
-            raise InvalidInput("rollback", to, f"use one of {[each.exchange for each in history]}")
+        coordinator, history, moment = self.coordinator, self.records.history, self._moment(to)
         # Models that were added since have no earlier version.
         versions = zip(moment.versions, coordinator.version.tolist(), strict=False)
         changed = [model for model, (then, now) in enumerate(versions) if then != now]

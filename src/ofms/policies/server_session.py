@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,15 +45,24 @@ class ServerSession:
         used, nothing = self.slots.catalogue(self.fleet.catalogue), np.zeros(len(self.fleet.catalogue), dtype=np.bool_)
         return ServerState(self.fleet.catalogue.version, 0, self.policy.server.start(used), nothing)
 
-    def adapt(self, state: ServerState, before: ServerSession, *, anew: bool = False) -> ServerState:
-        """The state under this session, from the `state` of the session `before`; `anew` if the policy forgets."""
+    def adapt(
+        self, state: ServerState, before: ServerSession, *, anew: bool = False, renewed: Collection[int] = ()
+    ) -> ServerState:
+        """The state under this session, from the `state` of the session `before`; `anew` if the policy forgets.
+
+        Models that went back in `renewed` slots have new versions, are not quarantined any more, and are new to it.
+        """
         half, catalogue = self.policy.server, self.fleet.catalogue
         own = half.start(self.slots.catalogue(catalogue))
         if not anew and isinstance(half, Adapting):
             earlier = before.slots.within(len(before.fleet.catalogue))
             nobody = np.zeros(0, dtype=np.int64)
-            own = half.adapt(state.policy, change_between(earlier, self.slots, catalogue, nobody))
+            change = change_between(earlier, self.slots, catalogue, nobody, renewed)
+            own = half.adapt(state.policy, change) if (change.kept >= 0).any() else own
         version, quarantined = (padded(each, len(catalogue), 0, 0) for each in (state.version, state.quarantined))
+        if renewed:
+            back = np.isin(np.arange(len(catalogue)), list(renewed))
+            version, quarantined = version + back, quarantined & ~back
         return replace(state, version=version, policy=own, quarantined=quarantined)
 
     def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:

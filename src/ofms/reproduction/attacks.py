@@ -16,7 +16,8 @@ from ofms.reproduction.bench import Bench, DotFigure, Section, title_of
 from ofms.reproduction.summaries import factor_of, result_data, seeds_note, unit
 from ofms.runs.result import Result
 
-COLUMNS = ("air", "digits")
+# With half of their rounds: there are many cells, and updates of each client are formed in most.
+COLUMNS = {"air": 100, "digits": 200}
 _POLICIES = {"late-hedge": "late hedging", "ofms-ft": "OFMS-FT"}
 _AGGREGATIONS = ("sum", "clipped", "trimmed-mean", "median")
 _ATTACKS = {"sign-flip": "sign flip", "random": "random", "largest": "largest norm"}
@@ -32,18 +33,18 @@ Runs = dict[tuple[str, str | None], list[Result]]
 
 def attacks(bench: Bench) -> Section:
     """Aggregations under attack, one table and one chart per dataset."""
-    columns = bench.columns if bench.chosen else COLUMNS
-    # A cell takes some 15 s, and there are many.
+    columns = list(bench.columns if bench.chosen else COLUMNS)
     bench = replace(bench, size=replace(bench.size, seeds=bench.size.seeds or 1))
     tables, figures = [], []
     for column in columns:
+        size = {} if bench.size.quick or column not in COLUMNS else {"rounds": COLUMNS[column]}
         runs = {
-            (f"{policy} {aggregation}", attack): bench.runs(column, policy, **_given(aggregation, attack))
+            (f"{policy} {aggregation}", attack): bench.runs(column, policy, **size, **_given(aggregation, attack))
             for policy in _POLICIES
             for aggregation in _AGGREGATIONS
             for attack in _CASES
         }
-        frozen = {policy: bench.runs(column, policy, fine_tuning_rate=0) for policy in _POLICIES}
+        frozen = {policy: bench.runs(column, policy, **size, fine_tuning_rate=0) for policy in _POLICIES}
         tables.append(_table(bench, column, runs, frozen))
         figures += _figure(bench, column, runs, frozen)
     text = (

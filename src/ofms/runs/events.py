@@ -20,7 +20,7 @@ from ofms.runs.units import parse_budgets
 
 _RANGE = re.compile(r"(?P<first>[0-9]+)-(?P<last>[0-9]+)")
 # Changes that a table gives as an event has them.
-_PLAIN = ("add", "retire", "bandwidth", "interval", "aggregation", "policy", "settings")
+_PLAIN = ("add", "retire", "rollback", "bandwidth", "interval", "aggregation", "policy", "settings")
 
 
 def events_of(config: RunConfig, fleet: Fleet, names: Sequence[str] = ()) -> list[Event]:

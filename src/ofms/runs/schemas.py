@@ -125,6 +125,9 @@ class EventTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
     ] = ()
     add: Annotated[tuple[str, ...], Doc("Models that are added; they are not in use before.")] = ()
     retire: Annotated[tuple[str, ...], Doc("Models that are not used any more.")] = ()
+    rollback: Annotated[
+        dict[str, int], Doc("Models that go back to their versions before an exchange, 0 for the first ones.")
+    ] = {}
     budget: Annotated[dict[str, str | int | float], Doc("New budgets by client.")] = {}
     bandwidth: Annotated[str | None, Doc("A new bandwidth.")] = None
     interval: Annotated[int | None, Doc("A new interval between exchanges.")] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -51,6 +51,8 @@ class Setup:
         How many events there were.
     left, retired
         Clients and slots that were in the fleet, and do not come back.
+    renewed
+        By slot, the number of the last event in which its model went back to an earlier version.
     """
 
     catalogue: Catalogue
@@ -67,6 +69,7 @@ class Setup:
     changed: int = 0
     left: tuple[int, ...] = ()
     retired: tuple[int, ...] = ()
+    renewed: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def slots(self) -> Slots:
@@ -111,7 +114,7 @@ class Setup:
         """
         made = replace(self, catalogue=catalogue or self.catalogue, changed=self.changed + 1)
         made = _with_members(made, event)
-        made = _with_models(made, event)
+        made = _with_rollbacks(_with_models(made, event), event)
         if event.bandwidth is not None:
             made = replace(made, bandwidth=event.bandwidth)
         if event.interval is not None:
@@ -128,9 +131,13 @@ class Setup:
         _ = made.built
         return made
 
+    def renewed_since(self, before: Setup) -> tuple[int, ...]:
+        """The slots whose models went back to earlier versions since another setup of the fleet."""
+        return tuple(slot for slot, number in self.renewed.items() if number > before.changed)
+
     def concerns_clients(self, before: Setup, event: Event) -> bool:
         """Whether all clients must adapt to the event, not only those whose own budgets changed."""
-        if event.anew or self.places != before.places or self.schedule != before.schedule:
+        if event.anew or event.rollback or self.places != before.places or self.schedule != before.schedule:
             return True
         ours, theirs = self.built, before.built
         known = ("local", "loss_bound", "observes", "remembers", "pooling", "own_model")
@@ -200,6 +207,18 @@ def _with_models(setup: Setup, event: Event) -> Setup:
     return replace(setup, places=tuple(places), retired=retired)
 
 
+def _with_rollbacks(setup: Setup, event: Event) -> Setup:
+    names, renewed = list(setup.catalogue.names), dict(setup.renewed)
+    for name, to in event.rollback.items():
+        if name not in names or names.index(name) not in setup.places:
+            used = ", ".join(names[slot] for slot in setup.places)
+            raise InvalidInput("rollback", name, f"no such model is in use; name one of {used}")
+        if not 0 <= to <= event.exchange:
+            raise InvalidInput("rollback", f"{name} to {to}", f"give an exchange from 0 to {event.exchange}")
+        renewed[names.index(name)] = setup.changed
+    return replace(setup, renewed=renewed)
+
+
 def _with_policy(setup: Setup, event: Event) -> Setup:
     """Another policy has its default settings, besides those given; the same one keeps the others."""
     policy = setup.policy if event.policy is None else event.policy
@@ -216,9 +235,9 @@ def named_models(policy: str, settings: Mapping[str, Any], catalogue: Catalogue,
     """Settings in which models are named, not numbered: numbers change with the dictionary."""
     whole = asdict(convert(dict(settings), settings_type(policy, trust)))
     named = dict(settings)
-    for field in ("model", "local_model"):
-        if isinstance(whole.get(field), int) and 0 <= whole[field] < len(catalogue):
-            named[field] = catalogue.names[whole[field]]
+    for name in ("model", "local_model"):
+        if isinstance(whole.get(name), int) and 0 <= whole[name] < len(catalogue):
+            named[name] = catalogue.names[whole[name]]
     if isinstance(whole.get("subset"), list | tuple):
         named["subset"] = [catalogue.names[each] if isinstance(each, int) else each for each in whole["subset"]]
     return named

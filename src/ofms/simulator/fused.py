@@ -26,6 +26,7 @@ from ofms.policies.session import ClientState, ServerState, open_sessions
 from ofms.simulator import own_samples
 from ofms.simulator.cohorts import Cohorts
 from ofms.simulator.combining import combination_for
+from ofms.simulator.earlier_versions import EarlierVersions
 from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 from ofms.simulator.phases import Phases, moved
 from ofms.storage.tensors import tensors_of
@@ -81,7 +82,9 @@ class FusedSimulation:
         self.server_state = self.server.open()
         self.momentum = Momentum(policy.momentum)
         # Models that diverge, or that fine-tuning makes worse, go back to them.
-        self._first_versions = self.parameters() if policy.local is not None and policy.local.rate > 0 else []
+        tuned = policy.local is not None and policy.local.rate > 0
+        self._first_versions = self.parameters() if tuned or phases is not None else []
+        self._earlier = EarlierVersions(phases, self._first_versions)
         self.next_exchange = 0
 
     def parameters(self) -> list[Tensors]:
@@ -104,7 +107,7 @@ class FusedSimulation:
         values |= server_values | {"next_exchange": self.next_exchange}
         for model, tensors in enumerate(self.parameters()):
             arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
-        arrays |= self.momentum.to_arrays("momentum.")
+        arrays |= self.momentum.to_arrays("momentum.") | self._earlier.to_arrays("earlier.")
         if self.own is not None:
             arrays |= {f"own.{name}": tensor.numpy() for name, tensor in self.own.state().items()}
         return arrays, values
@@ -118,6 +121,7 @@ class FusedSimulation:
         for model in range(len(self.fleet.catalogue)):
             self.compute.load_state(model, tensors_of(arrays, f"model.{model}."))
         self.momentum.load_arrays(arrays, "momentum.")
+        self._earlier.load_arrays(arrays, "earlier.")
         if self.own is not None:
             self.own.load_state(tensors_of(arrays, "own."))
         self.next_exchange = int(values["next_exchange"])
@@ -140,14 +144,18 @@ class FusedSimulation:
         """Apply the events of an exchange."""
         if self.phases is None:
             return
+        self._earlier.keep(exchange, self.compute.state)
         for event, before, after in self.phases.at(exchange):
             cohorts = self.phases.cohorts(after)
             self.client_state = moved(event, (before, self.clients, self.client_state), after, cohorts)
-            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew)
+            renewed = after.renewed_since(before)
+            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew, renewed=renewed)
             self.setup, self.clients, self.server = after, cohorts, after.server
             self.policy, self.fleet = after.built, after.fleet
             self.momentum.decay = self.policy.momentum
-            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places))
+            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places) | set(renewed))
+            for model, tensors in self._earlier.of(event, after):
+                self.compute.load_state(model, tensors)
 
     def _exchange(self, exchange: int) -> Exchange:
         self._begin(exchange)

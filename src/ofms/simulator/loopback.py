@@ -37,6 +37,7 @@ from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
 from ofms.simulator.cohorts import Cohorts
 from ofms.simulator.combining import combination_for
+from ofms.simulator.earlier_versions import EarlierVersions
 from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 from ofms.simulator.loopback_client import LoopbackClient
 from ofms.simulator.loopback_work import evaluate_all, train_own_copies, updates_of
@@ -73,6 +74,7 @@ class LoopbackSimulation:
             for model in dictionary.models
         ]
         self.frozen = self.parameters()
+        self._earlier = EarlierVersions(phases, self.frozen)
         modules = [copy.deepcopy(model.module).to(dtype).eval() for model in dictionary.models]
         networks = LocalNetworks(modules, self.trainable, dictionary.task)
         samples = Samples(stream, dtype, torch.device("cpu"))
@@ -119,7 +121,7 @@ class LoopbackSimulation:
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """All state that changes between exchanges, as arrays and values."""
         arrays, values = flatten(self.server_state, "server.")
-        arrays |= self.momentum.to_arrays("momentum.")
+        arrays |= self.momentum.to_arrays("momentum.") | self._earlier.to_arrays("earlier.")
         values["next_exchange"] = self.next_exchange
         for model, tensors in enumerate(self.tensors):
             arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
@@ -136,6 +138,7 @@ class LoopbackSimulation:
             self._begin(exchange)
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
         self.momentum.load_arrays(arrays, "momentum.")
+        self._earlier.load_arrays(arrays, "earlier.")
         for model, tensors in enumerate(self.tensors):
             self.tensors[model] = {name: torch.from_numpy(arrays[f"model.{model}.{name}"].copy()) for name in tensors}
         for index, client in enumerate(self.clients):
@@ -143,7 +146,9 @@ class LoopbackSimulation:
 
     def _begin(self, exchange: int) -> None:
         """Apply the events of an exchange, client by client."""
+        self._earlier.keep(exchange, lambda model: _copied(self.tensors[model]))
         for event, before, after in self.phases.at(exchange) if self.phases is not None else ():
+            renewed = after.renewed_since(before)
             session, all_adapt = after.client, after.concerns_clients(before, event)
             for index in after.members:
                 client, budgets = self.clients[index], after.budgets[index : index + 1]
@@ -152,14 +157,16 @@ class LoopbackSimulation:
                     client.first_round = after.schedule.span(exchange)[0]
                 elif all_adapt or index in event.budget:
                     client.state = session.adapt(
-                        client.state, client.session, after.catalogue, budgets, anew=event.anew
+                        client.state, client.session, after.catalogue, budgets, anew=event.anew, renewed=renewed
                     )
                 client.session = session
-            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew)
+            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew, renewed=renewed)
             self.setup, self.policy, self.fleet, self.server = after, after.built, after.fleet, after.server
             self.fleet_rows = Cohorts(session, (np.array(after.members),), len(self.clients))
             self.momentum.decay = self.policy.momentum
-            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places))
+            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places) | set(renewed))
+            for model, tensors in self._earlier.of(event, after):
+                self.tensors[model] = _copied(tensors)
 
     def _exchange(self, exchange: int) -> Exchange:
         self._begin(exchange)
