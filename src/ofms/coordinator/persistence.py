@@ -22,6 +22,7 @@ from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.events import log_event
 from ofms.coordinator.files import COMMANDS, EVENTS, STATE
 from ofms.coordinator.persistent_events import PersistentEvents
+from ofms.coordinator.programs import Programs
 from ofms.coordinator.roster import write_roster
 from ofms.coordinator.statistics import MOST_RECENT, Statistics, closed_exchange, model_use, read_statistics
 from ofms.coordinator.status import write_status
@@ -42,7 +43,7 @@ class PersistentCoordinator(PersistentEvents):
 
     def __init__(self, deployment: Deployment, *, read_only: bool = False) -> None:
         self.deployment, self.folder = deployment, deployment.folder
-        self._lock, self._complaints = None, set[str]()
+        self._lock, self._complaints, self._programs = None, set[str](), Programs()
         if not read_only:
             require_private(self.folder / STATE)
             require_private(self.folder / STATE / MODELS, within=self.folder / STATE)
@@ -108,6 +109,8 @@ class PersistentCoordinator(PersistentEvents):
         except InvalidInput as error:
             self.refuse(client, f"message rejected: {error}")
             return
+        if self._programs.returns(client, envelope.values.get("program")):
+            self.refuse(client, "two programs use its key in turn, or its store is of a backup; `--revoke` ends both")
         self.records.counts[client].held_bytes = int(envelope.values["held_bytes"])
         self._count_statistics(client, envelope)
 

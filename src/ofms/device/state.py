@@ -83,6 +83,7 @@ class DeviceState:
             losses=np.zeros(len(membership.catalogue)),
             next_id=before.next_id,
             dropped=before.dropped + len(before.waiting),
+            program=before.program,
         )
         write_request(held_models, memory, exchange)
         # Only now: a policy that cannot request anything leaves the device as it was.
