@@ -68,6 +68,7 @@ def run(
         cache=cache,
         progress=progress,
         phases=phases,
+        attack=config.attacked(),
     )
     measurement = Measurement(
         stream.clients,
