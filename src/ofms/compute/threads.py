@@ -7,7 +7,7 @@ so neither do the results.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -17,11 +17,13 @@ import numpy as np
 import torch
 
 from ofms.compute import personal
+from ofms.compute.by_client import Part, UpdatesByClient
 from ofms.compute.checks import require_fit
-from ofms.compute.evaluation import EvaluationBuilder, PastOutputs, PoolResiduals
+from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.momentum import sizes_of
 from ofms.compute.networks import Networks
-from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, Summed, Tensors
+from ofms.compute.pool_gradients import PoolGradients
+from ofms.compute.protocol import Adaptation, ClientCopies, Combine, Evaluation, Pending, Summed, Tensors
 from ofms.compute.samples import Samples, to_array
 from ofms.compute.scratch import Scratch
 from ofms.compute.stacked import Stack
@@ -71,6 +73,8 @@ class ThreadedCompute:
         self._stack_parts = [part for stack in self.networks.stacks for part in stack.parts(_MODELS_EVALUATED_AT_ONCE)]
         self._scratch = Scratch(self.networks, self.device)
         self._updater = Updater(self.networks, self.samples, self._scratch)
+        self._by_client = UpdatesByClient(self.networks, self.samples, self._scratch)
+        self._pools = PoolGradients(self.networks, self.samples)
         self._threads = one_thread_per_worker()
 
     def __enter__(self) -> Self:
@@ -143,29 +147,33 @@ class ThreadedCompute:
     ) -> Pending[Summed]:
         if not tunes_pool(local, self.samples.task):
             return Pending(partial(sum_updates, self._start(self._updater.jobs(window, update_weight, local))))
-        rows = np.flatnonzero(update_weight.any(axis=1))
-        pool = PoolResiduals(rows, prediction_weights[rows], self.samples.targets[rows, window.first : window.stop])
-        first = self._start(partial(self._add_to_pool, pool, window, model) for model in pool.predicting())
+        started = self._pools.start(window, update_weight, prediction_weights, self._start)
 
         def finish() -> Summed:
-            for job in first:
-                job.result()
-            residuals, weights = pool.residuals(update_weight.shape[0]), update_weight.copy()
-            broken = [(client, model) for client, model in pool.broken() if weights[client, model]]
-            for client, model in broken:
-                weights[client, model] = 0.0
-            summed = sum_updates(self._start(self._updater.jobs(window, weights, local, residuals)))
+            part, broken = started.result()
+            jobs = self._updater.jobs(window, part.update_weight, local, part.residuals)
+            summed = sum_updates(self._start(jobs))
             return replace(summed, left_out=sorted(broken + summed.left_out))
 
         return Pending(finish)
 
-    def _add_to_pool(self, pool: PoolResiduals, window: Window, model: int) -> None:
-        rows = pool.clients(model)
-        with torch.inference_mode():
-            x, _ = self.samples.of(rows, window.first, window.stop)
-            module = self.networks.modules[model]
-            output = torch.cat([module(part) for part in self.samples.pieces(x.flatten(0, 1))])
-        pool.add(model, to_array(output.unflatten(0, x.shape[:2])))
+    def combine(
+        self, parts: Sequence[tuple[Window, Floats]], local: LocalUpdate, prediction_weights: Floats, combine: Combine
+    ) -> Pending[Summed]:
+        jobs = self._by_client.jobs
+        if not tunes_pool(local, self.samples.task):
+            whole = [Part(window, weights) for window, weights in parts]
+            return Pending(partial(sum_updates, self._start(jobs(whole, local, combine))))
+        started = [self._pools.start(*part, prediction_weights, self._start) for part in parts]
+
+        def finish() -> Summed:
+            found = [each.result() for each in started]
+            summed = sum_updates(self._start(jobs([part for part, _ in found], local, combine)))
+            return replace(
+                summed, left_out=sorted([*(pair for _, broken in found for pair in broken), *summed.left_out])
+            )
+
+        return Pending(finish)
 
     def sizes(self, updates: Updates, directions: Updates) -> tuple[Floats, Floats, Floats]:
         return sizes_of(updates, directions, self.networks.parameters, self.networks.trainable)

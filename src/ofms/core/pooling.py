@@ -65,7 +65,7 @@ class Pool:
         self._total = np.zeros(shape)
         self._left_out: Floats | None = None
 
-    def add(self, rows: Integers | Flags, weights: Floats, outputs: Floats) -> None:
+    def add(self, rows: Integers | Flags | slice, weights: Floats, outputs: Floats) -> None:
         """Add [m, n, C] outputs of one model for m clients with [m] weights."""
         weights = weights[:, None, None]
         far = out_of_range(outputs)
@@ -148,8 +148,8 @@ def divergence(pools: Floats, centre: Floats) -> Floats:
     [4.0]
     """
     if pools.shape[-1] == 1:
-        squares: Floats = np.square(pools[..., 0] - centre[..., 0])
-        return squares
+        squares: Floats = pools[..., 0] - centre[..., 0]
+        return np.square(squares, out=squares)
     base = log_sum_exp(centre)
     gradient = np.exp(centre - base[..., None])
     slope = (pools * gradient).sum(axis=-1) - (centre * gradient).sum(axis=-1)

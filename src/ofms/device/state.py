@@ -84,6 +84,7 @@ class DeviceState:
             losses=np.zeros(len(membership.catalogue)),
             next_id=before.next_id,
             dropped=before.dropped + len(before.waiting),
+            program=before.program,
         )
         write_request(held_models, memory, exchange)
         # Only now: a policy that cannot request anything leaves the device as it was.
@@ -101,7 +102,10 @@ class DeviceState:
             memory.state = replace(memory.state, policy=memory.before.policy)
         memory.open, catalogue, anew = False, membership.catalogue, membership.anew > before.changed
         budgets = np.array([membership.budget], dtype=np.int64)
-        memory.state = membership.session.adapt(memory.state, before.session, catalogue, budgets, anew=anew)
+        renewed = [slot for slot, number in membership.renewed.items() if number > before.changed]
+        memory.state = membership.session.adapt(
+            memory.state, before.session, catalogue, budgets, anew=anew, renewed=renewed
+        )
         memory.plans = {
             number: plan.for_models(partial(padded, count=len(catalogue), axis=1, fill=0))
             for number, plan in memory.plans.items()

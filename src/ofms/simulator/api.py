@@ -107,8 +107,8 @@ def simulate(
         policy named in this call is trusted.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
-        `hindsight`, `history`, `drift`, `events`, `doubling`) and settings of the policy (`learning_rate`, …). A
-        field that is None counts as not given.
+        `hindsight`, `history`, `drift`, `events`, `doubling`, `aggregation`, `attack`) and settings of the policy
+        (`learning_rate`, …). A field that is None counts as not given.
 
     Examples
     --------

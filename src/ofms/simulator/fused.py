@@ -12,6 +12,7 @@ from ofms.compute.checks import is_finite
 from ofms.compute.momentum import Momentum, may_overflow
 from ofms.compute.own_copies import OwnCopies
 from ofms.compute.protocol import Adaptation, Compute, Summed, Tensors
+from ofms.core.attacks import Attack
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Plan, Reports
@@ -24,6 +25,8 @@ from ofms.policies.protocol import Policy
 from ofms.policies.session import ClientState, ServerState, open_sessions
 from ofms.simulator import own_samples
 from ofms.simulator.cohorts import Cohorts
+from ofms.simulator.combining import combination_for
+from ofms.simulator.earlier_versions import EarlierVersions
 from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 from ofms.simulator.phases import Phases, moved
 from ofms.storage.tensors import tensors_of
@@ -47,6 +50,8 @@ class FusedSimulation:
         Whether to evaluate all models on all samples, which regret needs.
     phases
         The fleet before and after each event, if there are events; `policy` and `fleet` are those of the first.
+    attack
+        What hostile clients upload.
     """
 
     def __init__(
@@ -61,7 +66,9 @@ class FusedSimulation:
         seed: int,
         hindsight: bool = True,
         phases: Phases | None = None,
+        attack: Attack | None = None,
     ) -> None:
+        self.attack = attack
         self.policy, self.fleet, self.compute, self.frozen = policy, fleet, compute, frozen
         self.targets, self.own, self.seed, self.hindsight = targets, own, seed, hindsight
         self.phases, self.first_rounds = phases, None if phases is None else phases.first_rounds
@@ -75,7 +82,9 @@ class FusedSimulation:
         self.server_state = self.server.open()
         self.momentum = Momentum(policy.momentum)
         # Models that diverge, or that fine-tuning makes worse, go back to them.
-        self._first_versions = self.parameters() if policy.local is not None and policy.local.rate > 0 else []
+        tuned = policy.local is not None and policy.local.rate > 0
+        self._first_versions = self.parameters() if tuned or phases is not None else []
+        self._earlier = EarlierVersions(phases, self._first_versions)
         self.next_exchange = 0
 
     def parameters(self) -> list[Tensors]:
@@ -98,7 +107,7 @@ class FusedSimulation:
         values |= server_values | {"next_exchange": self.next_exchange}
         for model, tensors in enumerate(self.parameters()):
             arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
-        arrays |= self.momentum.to_arrays("momentum.")
+        arrays |= self.momentum.to_arrays("momentum.") | self._earlier.to_arrays("earlier.")
         if self.own is not None:
             arrays |= {f"own.{name}": tensor.numpy() for name, tensor in self.own.state().items()}
         return arrays, values
@@ -112,6 +121,7 @@ class FusedSimulation:
         for model in range(len(self.fleet.catalogue)):
             self.compute.load_state(model, tensors_of(arrays, f"model.{model}."))
         self.momentum.load_arrays(arrays, "momentum.")
+        self._earlier.load_arrays(arrays, "earlier.")
         if self.own is not None:
             self.own.load_state(tensors_of(arrays, "own."))
         self.next_exchange = int(values["next_exchange"])
@@ -134,14 +144,18 @@ class FusedSimulation:
         """Apply the events of an exchange."""
         if self.phases is None:
             return
+        self._earlier.keep(exchange, self.compute.state)
         for event, before, after in self.phases.at(exchange):
             cohorts = self.phases.cohorts(after)
             self.client_state = moved(event, (before, self.clients, self.client_state), after, cohorts)
-            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew)
+            renewed = after.renewed_since(before)
+            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew, renewed=renewed)
             self.setup, self.clients, self.server = after, cohorts, after.server
             self.policy, self.fleet = after.built, after.fleet
             self.momentum.decay = self.policy.momentum
-            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places))
+            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places) | set(renewed))
+            for model, tensors in self._earlier.of(event, after):
+                self.compute.load_state(model, tensors)
 
     def _exchange(self, exchange: int) -> Exchange:
         self._begin(exchange)
@@ -173,7 +187,9 @@ class FusedSimulation:
         window = tuning_window_of(local, schedule, exchange)
         update = None
         if window is not None and local is not None:
-            update = own_samples.update(self.compute, self.first_rounds, window, plan, local)
+            usual, clients_in_all = self.momentum.norms, plan.held.shape[0]
+            combine = combination_for(policy.aggregation, usual, self.attack, clients_in_all, grants, draws)
+            update = own_samples.update(self.compute, self.first_rounds, window, plan, local, combine)
 
         result = evaluation.result()
         losses = policy_losses(result.client_losses, policy.observed(plan), policy.loss_bound)

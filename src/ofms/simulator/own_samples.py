@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ofms.compute.own_copies import OwnCopies
-from ofms.compute.protocol import Adaptation, Compute, Evaluation, Pending, Summed
+from ofms.compute.protocol import Adaptation, Combine, Compute, Evaluation, Pending, Summed
 from ofms.core.messages import Plan
 from ofms.core.schedule import Window
 from ofms.core.typing import Flags, Floats, Integers
@@ -66,14 +66,22 @@ def evaluate(
 
 
 def update(
-    compute: Compute, first_rounds: Integers | None, window: Window, plan: Plan, local: LocalUpdate
+    compute: Compute,
+    first_rounds: Integers | None,
+    window: Window,
+    plan: Plan,
+    local: LocalUpdate,
+    combine: Combine | None = None,
 ) -> Pending[Summed]:
-    """`Compute.update`, in which clients fine-tune on their own samples."""
-    pending = []
+    """`Compute.update`, or `Compute.combine`, in which clients fine-tune on their own samples."""
+    parts = []
     for rows, own in own_windows(window, first_rounds):
         weights = plan.update_weight if rows is None else plan.update_weight * rows[:, None]
         if rows is None or weights.any():
-            pending.append(compute.update(own, weights, local, plan.prediction_weights))
+            parts.append((own, weights))
+    if combine is not None:
+        return compute.combine(parts, local, plan.prediction_weights, combine)
+    pending = [compute.update(own, weights, local, plan.prediction_weights) for own, weights in parts]
     return pending[0] if len(pending) == 1 else Pending(lambda: _summed([each.result() for each in pending]))
 
 

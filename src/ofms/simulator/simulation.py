@@ -11,6 +11,7 @@ import torch
 from ofms.compute.factory import make_compute
 from ofms.compute.own_copies import OwnCopies
 from ofms.compute.protocol import Tensors
+from ofms.core.attacks import Attack
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
 from ofms.data.stream import Stream
@@ -65,19 +66,20 @@ def make_simulation(
     cache: bool = False,
     progress: bool = False,
     phases: Phases | None = None,
+    attack: Attack | None = None,
 ) -> Simulation:
     """A simulator for a fleet: all clients at once, or client by client through messages.
 
     With `cache`, a run that never changes the dictionary looks up the models' outputs in the user's cache. With
-    `phases`, the fleet changes during the run; `policy` and `fleet` are those of the first.
+    `phases`, the fleet changes during the run; `policy` and `fleet` are those of the first. With an `attack`, some
+    clients upload hostile updates.
     """
     policies = [policy] if phases is None else [policy, *(setup.built for _, setup in phases.later)]
     if loopback:
         if device != "cpu":
             raise InvalidInput("device", device, "the loopback runs on the processor; leave it out")
-        return LoopbackSimulation(
-            policy, fleet, dictionary, stream, seed=seed, hindsight=hindsight, dtype=dtype, phases=phases
-        )
+        common: Any = {"seed": seed, "hindsight": hindsight, "phases": phases, "attack": attack}
+        return LoopbackSimulation(policy, fleet, dictionary, stream, dtype=dtype, **common)
 
     make = partial(make_compute, dictionary, stream, dtype=dtype, device=device, workers=workers)
     if cache and all(map(_is_frozen, policies)):
@@ -94,6 +96,7 @@ def make_simulation(
     for model in copied:
         own = OwnCopies(dictionary, stream, model, dtype=dtype, device=device)
     given: Any = {"frozen": frozen, "own": own, "seed": seed, "hindsight": hindsight, "phases": phases}
+    given["attack"] = attack
     return FusedSimulation(policy, fleet, make(), stream.y, **given)
 
 
