@@ -80,7 +80,7 @@ def test_with_momentum_the_step_counts_what_the_direction_gains_along_the_update
     assert step[0] == pytest.approx(0.5 * 0.1 * (3 + 1) / (0.4**2 + 0.5) / np.sqrt(2))
 
 
-def test_the_share_is_twice_what_fine_tuning_gained_and_an_eighth_of_it_after_going_back() -> None:
+def test_the_share_is_four_times_what_fine_tuning_gained_and_an_eighth_of_it_after_going_back() -> None:
     def share_after(*compared: tuple[bool, float]) -> float:
         state = SERVER.start(CATALOGUE)
         for restored, gain in compared:
@@ -90,7 +90,7 @@ def test_the_share_is_twice_what_fine_tuning_gained_and_an_eighth_of_it_after_go
         assert state.share[1] == 0.5
         return float(state.share[0])
 
-    worse, better, neither = (True, 0.0), (False, 0.25), (False, 0.0)
+    worse, better, neither = (True, 0.0), (False, 0.125), (False, 0.0)
     assert share_after(neither) == 0.5
     assert share_after(worse) == 0.0625
     assert share_after(better) == 2.0
