@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ofms.coordinator.commands import Command, give_command
-from ofms.coordinator.status import read_status
+from ofms.coordinator.status import read_status, status_text
 from ofms.coordinator.transport import Kind, Reply
 from ofms.core.errors import InvalidInput
 from ofms.device.device import Device
@@ -97,6 +97,21 @@ def test_updates_at_the_largest_norm_harm_only_their_models_and_a_rollback_resto
         assert all(torch.equal(now[key], versions["attacked"][0][model][key]) for key in now)
     honest.close()
     attacked.close()
+
+
+def test_updates_far_longer_than_the_others_are_counted_by_device(tmp_path: Path) -> None:
+    """Accepted, because they are within the largest norm; the operator sees whose they are."""
+    scheduled = ScheduledFleet(tmp_path, settings={"fine_tuning_rate": 1e-4, "learning_rate": 1e-6})
+    tamper(scheduled, lambda each: largest(each, dict(enumerate(scheduled.persistence.coordinator.tensors)), 0.9))
+    scheduled.run()
+    devices = read_status(scheduled.folder)["devices"]
+    assert [device["refused"] for device in devices] == [0, 0, 0]
+    assert devices[0]["outliers"] == devices[2]["outliers"] == 0
+    assert devices[HOSTILE]["outliers"] > 0
+    assert "device-1 (node 11): " in scheduled.events
+    assert "updates are over ten times as long as the others'" in scheduled.events
+    assert status_text(read_status(scheduled.folder)).splitlines()[2].endswith("outliers")
+    scheduled.close()
 
 
 def test_updates_beyond_the_largest_norm_are_refused_and_counted(scheduled: ScheduledFleet) -> None:
