@@ -57,7 +57,10 @@ class Draws:
 
     def table(self, purpose: Purpose, clients: Integers, columns: int) -> Floats:
         """[N, columns] numbers in [0, 1); the first column equals `uniform`."""
-        return np.stack([self.uniform(purpose, clients, column) for column in range(columns)]).T
+        numbers = np.empty((columns, len(clients)))
+        for column in range(columns):
+            numbers[column] = self.uniform(purpose, clients, column)
+        return numbers.T
 
     def of(self, clients: Integers) -> ClientDraws:
         """The draws of some clients."""

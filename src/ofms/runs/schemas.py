@@ -46,8 +46,11 @@ Seed = Annotated[
 History = Annotated[
     int,
     Range(0),
-    Values("the number of clients to record round by round, 0 for none"),
-    Doc("How many clients, the first ones, are recorded round by round."),
+    Values("the number of clients to record, 0 for none"),
+    Doc(
+        "How many clients, the first ones, are recorded exchange by exchange; of a long run every second, fourth, …"
+        " one, in at most half a MiB for each client."
+    ),
 ]
 Doubling = Annotated[
     Annotated[int, Range(1)] | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import torch
 from ofms.core.errors import InvalidInput
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
+from ofms.policies import blocks
 from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
 from ofms.policies.rules import BrokenRule
@@ -89,6 +91,7 @@ def run(
     done, seconds = 0, 0.0
     lines: list[Line] = []
     with ExitStack() as stack:
+        stack.enter_context(blocks.threads(workers or os.cpu_count() or 1))
         observers: list[Observer] = []
         written: RunFolder | None = None
         if folder is not None:
@@ -132,7 +135,7 @@ def run(
             config,
             metric=metric,
             clients=clients,
-            history=measurement.first_clients(),
+            history=measurement.history.arrays(),
             lines=lines,
             seconds=time.perf_counter() - began,
             bound=policy.bound,
