@@ -47,7 +47,7 @@ def deltas_of(envelope: Envelope) -> dict[str, Any]:
 
 def largest(envelope: Envelope, models: Mapping[int, Mapping[str, torch.Tensor]], factor: float) -> Envelope:
     """Updates reversed, at a multiple of the norm of the parameters, with the largest weight of three groups or one."""
-    made = {}
+    made: dict[str, Any] = {}
     for model in {int(key.split(".")[1]) for key in deltas_of(envelope)}:
         mine = {key: array for key, array in deltas_of(envelope).items() if key.split(".")[1] == str(model)}
         norm = np.sqrt(sum(float(np.square(array.astype(np.float64)).sum()) for array in mine.values()))
@@ -152,7 +152,7 @@ def test_two_programs_with_one_key_are_noticed_and_named(tmp_path: Path) -> None
     scheduled = ScheduledFleet(tmp_path, rounds=16)
     first = scheduled.fleet.devices[HOSTILE]
     twin: list[Device] = []
-    answer, turns = scheduled.transport.answer, []
+    answer, turns = scheduled.transport.answer, list[Kind]()
 
     def by_turns(client: int, kind: Kind, content: bytes) -> bytes | None:
         if client != HOSTILE:

@@ -116,7 +116,8 @@ def total(updates: AnyArray, aggregation: Aggregation, factors: Floats | None = 
 
 def norms(updates: AnyArray) -> Floats:
     """[m] the norms of [m, P] updates."""
-    return np.sqrt(np.einsum("mp,mp->m", updates, updates, dtype=np.float64))
+    squares: Floats = np.einsum("mp,mp->m", updates, updates, dtype=np.float64)
+    return np.sqrt(squares)
 
 
 def clip_factors(lengths: Floats, aggregation: Aggregation, usual: float) -> Floats:
