@@ -30,6 +30,9 @@ extensions = [
 ]
 exclude_patterns = ["results/*", "_*", "**/.ipynb_checkpoints"]
 
+# Docstrings put names between single backquotes.
+default_role = "code"
+
 html_theme = "furo"
 html_title = f"ofms {release}"
 html_static_path = ["_static"]
@@ -56,7 +59,6 @@ copybutton_exclude = ".linenos, .gp, .go"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
@@ -64,4 +66,4 @@ napoleon_use_ivar = True
 nitpicky = True
 # Signatures name types of NumPy, PyTorch and the standard library, whose sites are elsewhere, and types of this package
 # that users do not name themselves.
-nitpick_ignore_regex = [("py:.*", r"(?!ofms\.).*"), ("py:class", r"ofms\.\w+\.\w+\.\w+")]
+nitpick_ignore_regex = [("py:.*", r"(?!ofms\.).*"), ("py:class", r"ofms\.\w+\.[\w.]+")]
