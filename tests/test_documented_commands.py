@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -123,8 +124,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what pages name: a run, dictionaries, the examples; and the commands on the path."""
     folder = tmp_path_factory.mktemp("pages")
     run = ofms.simulate("digits", clients=4, rounds=20, out=folder / "RUN", save_models=True)
-    for name in ("DIR", "DICTIONARY", "models"):
-        run.models.write(folder / name)
+    # A page adds the models of one to a fleet with those of another, and retires `small-net`.
+    for folder_name, prefix in (("DIR", "new-"), ("DICTIONARY", ""), ("models", "")):
+        names = ["small-net" if not index else model.name for index, model in enumerate(run.models.models)]
+        models = [replace(model, name=prefix + name) for model, name in zip(run.models.models, names, strict=True)]
+        replace(run.models, models=tuple(models)).write(folder / folder_name)
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     for name, content in (("ofms", OFMS), ("pip", "#!/bin/sh\nexit 0\n")):
         (folder / "bin").mkdir(exist_ok=True)
