@@ -44,7 +44,8 @@ OFMS = f"""\
 import sys
 from ofms.__main__ import main
 sizes = {SMALLER}
-sys.argv += sizes.get(sys.argv[1], []) if "--resume" not in sys.argv else []
+if not any(word.endswith(".toml") for word in sys.argv):
+    sys.argv += sizes.get(sys.argv[1], [])
 sys.exit(main())
 """
 
