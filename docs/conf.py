@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partialmethod
 from pathlib import Path
+
+from nbclient import NotebookClient
 
 from ofms import __version__
 
@@ -53,6 +56,9 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_output_stderr = "remove"
 nb_merge_streams = True
+# IPython passes on the output of commands in pieces. Joined by nbclient they are the text again; MyST-NB alone
+# would put a line break after each.
+NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
 
 copybutton_exclude = ".linenos, .gp, .go"
 
