@@ -14,7 +14,7 @@ PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 # Elements that reach beyond the screen without something around them that scrolls.
 TOO_WIDE = """
 const scrolls = (element) => {
-  for (let each = element; each && each !== document.body; each = each.parentElement) {
+  for (let each = element; each.tagName !== "ARTICLE"; each = each.parentElement) {
     if (["auto", "scroll", "hidden"].includes(getComputedStyle(each).overflowX)) return true;
   }
   return false;
@@ -63,7 +63,7 @@ def test_every_page_on_a_phone(site: Path, browser: Any) -> None:
         assert browser.execute_script(TOO_WIDE) == [], name
     browser.get((site / "algorithm.html").as_uri())
     heights = browser.execute_script("return [...document.querySelectorAll('.formula math')].map(m => m.clientHeight)")
-    assert len(heights) >= 8
+    assert len(heights) >= 7
     assert min(heights) > 15, "formulas are drawn"
 
 
