@@ -78,12 +78,13 @@ class CachedCompute:
         pooling: Pooling = "mean",
         late: Integers | None = None,
         own: ClientCopies | None = None,
+        offset: Floats | None = None,
     ) -> Pending[Evaluation]:
         if adaptation is not None or own is not None:
             raise RuntimeError("adapted copies have other outputs than those cached")
         targets = self.targets[:, span[0] : span[1]]
         builder = EvaluationBuilder(
-            targets, prediction_weights, self.task, pooling, outputs_of=None if late is None else held
+            targets, prediction_weights, self.task, pooling, None if late is None else held, offset
         )
 
         def finish() -> Evaluation:

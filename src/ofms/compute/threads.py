@@ -105,10 +105,11 @@ class ThreadedCompute:
         pooling: Pooling = "mean",
         late: Integers | None = None,
         own: ClientCopies | None = None,
+        offset: Floats | None = None,
     ) -> Pending[Evaluation]:
         targets = self.samples.targets[:, span[0] : span[1]]
         past = None if late is None else PastOutputs(np.where(held, late, 0), span)
-        builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task, pooling)
+        builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task, pooling, offset=offset)
         # Models as clients use them, if these differ from the shared ones.
         shared, copied = builder(outputs_of=held if past is not None else None), builder()
         delivery = Delivery(self.device)
