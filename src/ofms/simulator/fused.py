@@ -182,6 +182,7 @@ class FusedSimulation:
             pooling=policy.pooling,
             late=self.clients.late(clients, plan),
             own=self.own,
+            offset=plan.offset,
         )
         window = tuning_window_of(local, schedule, exchange)
         update, combine = None, None
@@ -261,6 +262,7 @@ class FusedSimulation:
             hindsight=False,
             adaptation=self._adaptation(exchange),
             pooling=self.policy.pooling,
+            offset=plan.offset,
         )
         return frozen.result().scores
 

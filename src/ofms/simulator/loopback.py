@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -180,8 +179,7 @@ class LoopbackSimulation:
         for place, (_, client) in enumerate(self.present):
             own = grants.rows(slice(place, place + 1))
             plans.append(client.receive(own, {int(k): served[k] for k in np.flatnonzero(own.sent[0])}))
-        parts = (np.concatenate([getattr(each, field.name) for each in plans]) for field in fields(Plan))
-        plan, slots = Plan(*map(rows.spread, parts)), rows.session.slots
+        plan, slots = Plan.stack(plans).for_clients(rows.spread), rows.session.slots
         weights = rows.spread(
             np.concatenate([expected_weights(policy, client.state, server, slots) for _, client in self.present])
         )
@@ -248,7 +246,7 @@ class LoopbackSimulation:
 
     def _evaluation(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
         targets = self.stream.y[:, span[0] : span[1]]
-        return EvaluationBuilder(targets, plan.prediction_weights, self.task, self.policy.pooling)
+        return EvaluationBuilder(targets, plan.prediction_weights, self.task, self.policy.pooling, offset=plan.offset)
 
     def _frozen_scores(self, exchange: int, plan: Plan) -> Floats | None:
         """Scores of the same choices without fine-tuning."""
