@@ -23,7 +23,6 @@ demo: $(STAMP)  ## from nothing to a finished run: pre-train twenty small models
 	$(BIN)/python examples/demo.py
 
 docs: $(STAMP)  ## the site in build/site, with its notebooks executed; a warning or a dead link fails
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	rm -rf build/site
 	$(BIN)/sphinx-build -q -W -n --keep-going -d build/doctrees -b html docs build/site
 	$(BIN)/python .ci/site_links.py build/site

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from ofms.compute.by_client import Part
+from ofms.compute.devices import Delivery
 from ofms.compute.evaluation import PoolResiduals
 from ofms.compute.networks import Networks
 from ofms.compute.protocol import Pending
-from ofms.compute.samples import Samples, to_array
+from ofms.compute.samples import Samples
 from ofms.core.schedule import Window
 from ofms.core.typing import Floats
 
@@ -34,11 +35,13 @@ class PoolGradients:
         rows = np.flatnonzero(update_weight.any(axis=1))
         targets = self._samples.targets[rows, window.first : window.stop]
         pool = PoolResiduals(rows, prediction_weights[rows], targets)
-        jobs = start(partial(self._add, pool, window, model) for model in pool.predicting())
+        delivery = Delivery(self._samples.device)
+        jobs = start(partial(self._add, delivery, pool, window, model) for model in pool.predicting())
 
         def finish() -> tuple[Part, list[tuple[int, int]]]:
             for job in jobs:
                 job.result()
+            delivery.finish()
             if not rows.size:
                 return Part(window, update_weight), []
             residuals, weights = pool.residuals(update_weight.shape[0]), update_weight.copy()
@@ -49,10 +52,10 @@ class PoolGradients:
 
         return Pending(finish)
 
-    def _add(self, pool: PoolResiduals, window: Window, model: int) -> None:
+    def _add(self, delivery: Delivery, pool: PoolResiduals, window: Window, model: int) -> None:
         rows = pool.clients(model)
         with torch.inference_mode():
             x, _ = self._samples.of(rows, window.first, window.stop)
             module = self._networks.modules[model]
             output = torch.cat([module(part) for part in self._samples.pieces(x.flatten(0, 1))])
-        pool.add(model, to_array(output.unflatten(0, x.shape[:2])))
+        delivery.give(partial(pool.add, model), output.unflatten(0, x.shape[:2]))

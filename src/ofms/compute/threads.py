@@ -1,7 +1,7 @@
-"""Compute on this machine: a pool of threads over models, one intra-op thread per worker.
+"""Compute on this machine: a pool of threads over models, one intra-op thread per worker; or one accelerator.
 
 Models are independent, so they run in parallel. Work is split into pieces that do not depend on the number of workers,
-so neither do the results.
+so neither do the results. An accelerator needs no threads: it works through one queue, which the caller fills.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
@@ -19,12 +20,13 @@ import torch
 from ofms.compute import personal
 from ofms.compute.by_client import Part, UpdatesByClient
 from ofms.compute.checks import require_fit
+from ofms.compute.devices import Delivery, reproducible
 from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.momentum import sizes_of
 from ofms.compute.networks import Networks
 from ofms.compute.pool_gradients import PoolGradients
 from ofms.compute.protocol import Adaptation, ClientCopies, Combine, Evaluation, Pending, Summed, Tensors
-from ofms.compute.samples import Samples, to_array
+from ofms.compute.samples import Samples
 from ofms.compute.scratch import Scratch
 from ofms.compute.stacked import Stack
 from ofms.compute.tasks import sample_losses
@@ -32,6 +34,7 @@ from ofms.compute.updates import Updater, Updates, pieces_of_clients, sum_update
 from ofms.core.errors import InvalidInput
 from ofms.core.pooling import Pooling
 from ofms.core.schedule import Window
+from ofms.core.tasks import done
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
@@ -75,16 +78,21 @@ class ThreadedCompute:
         self._updater = Updater(self.networks, self.samples, self._scratch)
         self._by_client = UpdatesByClient(self.networks, self.samples, self._scratch)
         self._pools = PoolGradients(self.networks, self.samples)
-        self._threads = one_thread_per_worker()
+        self._contexts = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
-        self._threads.__enter__()
-        self._pool = ThreadPoolExecutor(self.workers)
+        with ExitStack() as contexts:
+            contexts.enter_context(one_thread_per_worker())
+            contexts.enter_context(reproducible(self.device))
+            if self.device.type == "cpu":
+                self._pool = ThreadPoolExecutor(self.workers)
+                contexts.callback(self._pool.shutdown, cancel_futures=True)
+            self._contexts = contexts.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        self._threads.__exit__(None, None, None)
+        self._contexts.close()
 
     def evaluate(
         self,
@@ -97,35 +105,41 @@ class ThreadedCompute:
         pooling: Pooling = "mean",
         late: Integers | None = None,
         own: ClientCopies | None = None,
+        offset: Floats | None = None,
     ) -> Pending[Evaluation]:
         targets = self.samples.targets[:, span[0] : span[1]]
         past = None if late is None else PastOutputs(np.where(held, late, 0), span)
-        builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task, pooling)
+        builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task, pooling, offset=offset)
         # Models as clients use them, if these differ from the shared ones.
         shared, copied = builder(outputs_of=held if past is not None else None), builder()
+        delivery = Delivery(self.device)
         has_copies = adaptation is not None or own is not None
         jobs: list[Future[None]] = []
         own_outputs: list[tuple[int, Integers, Future[torch.Tensor]]] = []
         if not has_copies or hindsight:
-            jobs += self._start(self._shared_jobs(shared, span, held, hindsight))
+            jobs += self._start(self._shared_jobs(delivery, shared, span, held, hindsight))
         if adaptation is not None:
             pieces = pieces_of_clients(held, self.networks.values)
-            jobs += self._start(partial(self._evaluate_adapted, copied, span, adaptation, *piece) for piece in pieces)
+            jobs += self._start(
+                partial(self._evaluate_adapted, delivery, copied, span, adaptation, *piece) for piece in pieces
+            )
         elif own is not None:
             others = held & (np.arange(held.shape[1]) != own.model)
-            jobs += self._start(self._shared_jobs(copied, span, others, hindsight=False))
-            own_outputs = [
-                (own.model, rows, self._pool.submit(own.outputs, rows, span)) for rows in own.pieces(held[:, own.model])
-            ]
+            jobs += self._start(self._shared_jobs(delivery, copied, span, others, hindsight=False))
+            pieces_of_own = own.pieces(held[:, own.model])
+            outputs = self._start(partial(own.outputs, rows, span) for rows in pieces_of_own)
+            own_outputs = [(own.model, *each) for each in zip(pieces_of_own, outputs, strict=True)]
         if past is not None:
-            jobs += self._start(partial(self._evaluate_past, past, model) for model in range(len(self.networks)))
+            models = range(len(self.networks))
+            jobs += self._start(partial(self._evaluate_past, delivery, past, model) for model in models)
 
         def finish() -> Evaluation:
             for job in jobs:
                 job.result()
             # After the shared models: those of a stack are written together, this one as not evaluated.
             for model, rows, outputs in own_outputs:
-                self._add(copied, span, model, rows, outputs.result())
+                self._add(delivery, copied, span, model, rows, outputs.result())
+            delivery.finish()
             builders = ([shared] if not has_copies or hindsight else []) + ([copied] if has_copies else [])
             first, last = builders[0], builders[-1]
             client_losses = np.where(held[:, None], last.losses, first.losses)
@@ -190,14 +204,17 @@ class ThreadedCompute:
         self.networks.load_state(model, tensors)
 
     def _shared_jobs(
-        self, builder: EvaluationBuilder, span: tuple[int, int], held: Flags, hindsight: bool
+        self, delivery: Delivery, builder: EvaluationBuilder, span: tuple[int, int], held: Flags, hindsight: bool
     ) -> Iterable[Callable[[], None]]:
+        given = (delivery, builder, span)
         for part in self._stack_parts:
-            yield partial(self._evaluate_stack, builder, span, part, held[:, part.models] | hindsight)
+            yield partial(self._evaluate_stack, *given, part, held[:, part.models] | hindsight)
         for model in self.networks.single:
-            yield partial(self._evaluate_single, builder, span, model, held[:, model], hindsight)
+            yield partial(self._evaluate_single, *given, model, held[:, model], hindsight)
 
-    def _evaluate_stack(self, builder: EvaluationBuilder, span: tuple[int, int], stack: Stack, wanted: Flags) -> None:
+    def _evaluate_stack(
+        self, delivery: Delivery, builder: EvaluationBuilder, span: tuple[int, int], stack: Stack, wanted: Flags
+    ) -> None:
         """Evaluate all clients' samples: a batched product costs less than selecting those that each model needs."""
         x, y = self.samples.x[:, span[0] : span[1]], self.samples.y[:, span[0] : span[1]]
         with torch.inference_mode():
@@ -205,10 +222,16 @@ class ThreadedCompute:
             losses = sample_losses(outputs.flatten(0, 1), y.flatten().repeat(len(stack.models)), self.samples.task)
         outputs = outputs.reshape(len(stack.models), *y.shape, -1).permute(1, 2, 0, 3)
         losses = losses.reshape(len(stack.models), *y.shape).permute(1, 2, 0)
-        builder.add(stack.models, np.arange(y.shape[0]), wanted, to_array(outputs), to_array(losses))
+        delivery.give(partial(builder.add, stack.models, np.arange(y.shape[0]), wanted), outputs, losses)
 
     def _evaluate_single(
-        self, builder: EvaluationBuilder, span: tuple[int, int], model: int, held: Flags, hindsight: bool
+        self,
+        delivery: Delivery,
+        builder: EvaluationBuilder,
+        span: tuple[int, int],
+        model: int,
+        held: Flags,
+        hindsight: bool,
     ) -> None:
         """Evaluate clients that hold the model in a separate batch, so that losses do not depend on `hindsight`."""
         for wanted in (held, ~held & hindsight):
@@ -218,19 +241,25 @@ class ThreadedCompute:
                     x, _ = self.samples.of(rows, *span)
                     module = self.networks.modules[model]
                     output = torch.cat([module(part) for part in self.samples.pieces(x.flatten(0, 1))])
-                    self._add(builder, span, model, rows, output.unflatten(0, x.shape[:2]))
+                    self._add(delivery, builder, span, model, rows, output.unflatten(0, x.shape[:2]))
 
     def _evaluate_adapted(
-        self, builder: EvaluationBuilder, span: tuple[int, int], adaptation: Adaptation, model: int, rows: Integers
+        self,
+        delivery: Delivery,
+        builder: EvaluationBuilder,
+        span: tuple[int, int],
+        adaptation: Adaptation,
+        model: int,
+        rows: Integers,
     ) -> None:
         module, start = self._scratch.own_copies(model, rows.size)
         past = self.samples.of(rows, adaptation.window.first, adaptation.window.stop)
         adapted = personal.adapt(module, start, *past, adaptation.rate, self.samples.task)
         with torch.no_grad():
             output = personal.outputs(module, adapted, self.samples.of(rows, *span)[0])
-        self._add(builder, span, model, rows, output)
+        self._add(delivery, builder, span, model, rows, output)
 
-    def _evaluate_past(self, past: PastOutputs, model: int) -> None:
+    def _evaluate_past(self, delivery: Delivery, past: PastOutputs, model: int) -> None:
         """Evaluate a model on the past samples of clients that did not hold it then."""
         rows, rounds = past.wanted(model)
         if rows.size:
@@ -238,15 +267,21 @@ class ThreadedCompute:
                 x = self.samples.at(rows, rounds)
                 module = self.networks.modules[model]
                 output = torch.cat([module(part) for part in self.samples.pieces(x)])
-            past.add(model, rows, rounds, to_array(output))
+            delivery.give(partial(past.add, model, rows, rounds), output)
 
     def _add(
-        self, builder: EvaluationBuilder, span: tuple[int, int], model: int, rows: Integers, output: torch.Tensor
+        self,
+        delivery: Delivery,
+        builder: EvaluationBuilder,
+        span: tuple[int, int],
+        model: int,
+        rows: Integers,
+        output: torch.Tensor,
     ) -> None:
         targets = self.samples.of(rows, *span)[1]
         losses = sample_losses(output.flatten(0, 1), targets.flatten(), self.samples.task).reshape(targets.shape)
         wanted = np.ones((rows.size, 1), dtype=np.bool_)
-        builder.add([model], rows, wanted, to_array(output)[:, :, None], to_array(losses)[:, :, None])
+        delivery.give(partial(builder.add, [model], rows, wanted), output[:, :, None], losses[:, :, None])
 
     def _start(self, tasks: Iterable[Callable[[], T]]) -> list[Future[T]]:
-        return [self._pool.submit(task) for task in tasks]
+        return [done(task) if self._pool is None else self._pool.submit(task) for task in tasks]

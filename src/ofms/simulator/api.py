@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ofms.compute.devices import require_device
 from ofms.core.errors import InvalidInput
 from ofms.data.stream import Stream
 from ofms.plugins import Trust
@@ -107,8 +108,8 @@ def simulate(
         policy named in this call is trusted.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
-        `hindsight`, `history`, `drift`, `events`, `doubling`, `aggregation`, `attack`) and settings of the policy
-        (`learning_rate`, …). A field that is None counts as not given.
+        `device`, `hindsight`, `history`, `drift`, `events`, `doubling`, `aggregation`, `attack`) and settings of the
+        policy (`learning_rate`, …). A field that is None counts as not given.
 
     Examples
     --------
@@ -165,6 +166,9 @@ def simulate(
         config = msgspec.structs.replace(config, loopback=True)
     if save_models:
         config = msgspec.structs.replace(config, save_models=True)
+    require_device(config.device, config.dtype)
+    if loopback and config.device not in (None, "cpu"):
+        raise InvalidInput("device", config.device, "the loopback runs on the processor; leave it out")
     if not isinstance(out, bool):
         require_free(Path(out))
     if config.drift is not None and stream is not None:

@@ -5,7 +5,7 @@ Arrays outside have a row for every client of the stream; rows of clients that a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -55,9 +55,9 @@ class Cohorts:
             self.session.plan(state, grants.rows(np.searchsorted(self.present, own)))
             for state, own in zip(states, self.members, strict=True)
         ]
-        plans = [plan for _, plan in parts]
-        whole = (self._whole([getattr(plan, each.name) for plan in plans]) for each in fields(Plan))
-        return tuple(state for state, _ in parts), Plan(*whole)
+        stacked, order = Plan.stack([plan for _, plan in parts]), np.argsort(np.concatenate(self.members))
+        whole = stacked.for_clients(lambda rows: self.spread(rows[order]))
+        return tuple(state for state, _ in parts), whole
 
     def expected_weights(self, policy: Policy, states: States, server: ServerState) -> Floats:
         """[N, S] expected prediction weights, for measuring regret."""
@@ -123,4 +123,4 @@ class Cohorts:
 def _rows(plan: Plan, rows: slice | Integers) -> Plan:
     if isinstance(rows, slice):
         return plan
-    return Plan(*(getattr(plan, each.name)[rows] for each in fields(Plan)))
+    return plan.for_clients(lambda array: array[rows])

@@ -65,6 +65,7 @@ def run(
         dtype=getattr(torch, config.dtype),
         loopback=bool(config.loopback),
         workers=workers,
+        device=config.device or "cpu",
         cache=cache,
         progress=progress,
         phases=phases,
