@@ -5,7 +5,7 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint wheel-test bench mutate audit clean
+.PHONY: help install demo docs test test-all lint wheel-test bench mutate audit clean
 MUTANTS ?= ofms.core.* ofms.policies.*
 
 help:  ## list the targets
@@ -21,6 +21,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)  ## from nothing to a finished run: pre-train twenty small models, run late hedging and OFMS-FT, print one table
 	$(BIN)/python examples/demo.py
+
+docs: $(STAMP)  ## the site in build/site, with its notebooks executed; a warning or a dead link fails
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	rm -rf build/site
+	$(BIN)/sphinx-build -q -W -n --keep-going -d build/doctrees -b html docs build/site
+	$(BIN)/python .ci/site_links.py build/site
 
 test: lint  ## lint, types, import layers and tests; under ten minutes
 	$(BIN)/pytest -n auto -m 'not slow'

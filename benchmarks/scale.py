@@ -11,6 +11,7 @@ process, to measure its peak memory, after another one has touched memory. Exits
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from ofms.core.schedule import Schedule
 from ofms.core.states import flatten
 from ofms.drawing.tables import format_table
 from ofms.policies import late_hedge, late_hedge_settings, ofms_ft, ofms_ft_settings
+from ofms.policies.blocks import threads
 from ofms.policies.fleet import Fleet
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import Policy
@@ -112,7 +114,8 @@ def measure(name: str, clients: int, models: int, rounds: int) -> dict[str, floa
 def main() -> int:
     if len(sys.argv) == 5:
         back_memory()
-        print(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:]))))
+        with threads(os.cpu_count() or 1):
+            print(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:]))))
         return 0
     results = {}
     for size in SIZES:

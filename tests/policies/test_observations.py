@@ -91,3 +91,10 @@ def test_only_axes_of_length_0_may_grow() -> None:
         unflatten(template, arrays | {"outputs": np.zeros((2, 5, 4, 1), dtype=np.float32)}, plain)
     with pytest.raises(ValueError, match="outputs is"):
         unflatten(template, arrays | {"outputs": np.zeros((2, 5, 3), dtype=np.float32)}, plain)
+
+
+def test_samples_of_some_clients() -> None:
+    outputs, targets = np.arange(12.0).reshape(3, 2, 2, 1), np.arange(3.0)[:, None]
+    some = Samples(outputs, targets, np.array([[4], [5], [6]])).rows(np.array([2, 0]))
+    assert some.outputs[..., 0].tolist() == [[[8, 9], [10, 11]], [[0, 1], [2, 3]]]
+    assert (some.targets.tolist(), some.exchange.tolist()) == ([[2], [0]], [[6], [4]])

@@ -45,7 +45,7 @@ def command(
     quiet: bool,
 ) -> None:
     """Reproduce the paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; or further
-    measurements: digits, gain, interval, bandwidth, server, choices, method, drift; or all.
+    measurements: digits, gain, interval, bandwidth, server, choices, method, drift, attacks; or all.
 
     Finished cells are stored in the folder; the same command resumes an interrupted reproduction.
     """

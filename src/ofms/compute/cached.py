@@ -7,6 +7,7 @@ so the figures of such a run agree with those of a direct one up to rounding.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Self
 
 import msgspec
@@ -18,7 +19,7 @@ from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.networks import Networks
 from ofms.compute.output_file import make_room, output_file, read_outputs, write_outputs
 from ofms.compute.outputs import ModelOutputs
-from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, ShardUpdates, Tensors
+from ofms.compute.protocol import Adaptation, ClientCopies, Combine, Evaluation, Pending, ShardUpdates, Summed, Tensors
 from ofms.compute.samples import Samples, to_array
 from ofms.compute.shards import Block
 from ofms.compute.tasks import sample_losses
@@ -110,6 +111,11 @@ class CachedCompute:
     def update(
         self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
     ) -> Pending[ShardUpdates]:
+        raise RuntimeError("cached outputs are of a dictionary that does not change")
+
+    def combine(
+        self, parts: Sequence[tuple[Window, Floats]], local: LocalUpdate, prediction_weights: Floats, combine: Combine
+    ) -> Pending[Summed]:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 
     def sizes(self, updates: dict[int, Tensors], directions: dict[int, Tensors]) -> tuple[Floats, Floats, Floats]:

@@ -5,7 +5,7 @@ A simulation depends on this protocol only. Threads, processes and hardware are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -18,6 +18,8 @@ from ofms.policies.local_updates import LocalUpdate
 
 Tensors = dict[str, torch.Tensor]
 Result = TypeVar("Result")
+# [P] one update from a model's number, [m] clients, their [m, P] weighted updates, and the norm of its parameters.
+Combine = Callable[[int, Integers, AnyArray, float], AnyArray]
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,19 @@ class Compute(Protocol):
         """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed by shard.
 
         [N, K] `prediction_weights` are those of the pool, if its loss is what clients reduce.
+        """
+        ...
+
+    def combine(
+        self,
+        parts: Sequence[tuple[Window, Floats]],
+        local: LocalUpdate,
+        prediction_weights: Floats,
+        combine: Combine,
+    ) -> Pending[Summed]:
+        """The same with each client's own update formed, and those of a model made one by `combine`.
+
+        `parts` are windows with the [N, K] weights of the clients that fine-tune on them.
         """
         ...
 

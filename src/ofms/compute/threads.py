@@ -7,8 +7,9 @@ of workers, so neither do the results.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
 
@@ -16,16 +17,18 @@ import numpy as np
 import torch
 
 from ofms.compute import personal
+from ofms.compute.by_client import Part, UpdatesByClient
 from ofms.compute.checks import require_fit
-from ofms.compute.evaluation import EvaluationBuilder, PastOutputs, PoolResiduals
+from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.evaluator import Evaluator
 from ofms.compute.momentum import sizes_of
 from ofms.compute.networks import Networks
-from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, ShardUpdates, Summed, Tensors
-from ofms.compute.samples import Samples, to_array
+from ofms.compute.pool_gradients import PoolGradients
+from ofms.compute.protocol import Adaptation, ClientCopies, Combine, Evaluation, Pending, ShardUpdates, Summed, Tensors
+from ofms.compute.samples import Samples
 from ofms.compute.scratch import Scratch
 from ofms.compute.shards import Block, shard_count
-from ofms.compute.updates import Updater, Updates, pieces_of_clients, sum_by_shard
+from ofms.compute.updates import Updater, Updates, by_model, pieces_of_clients, sum_by_shard
 from ofms.core.errors import InvalidInput
 from ofms.core.pooling import Pooling
 from ofms.core.schedule import Window
@@ -74,6 +77,8 @@ class ThreadedCompute:
         self._scratch = Scratch(self.networks, self.device)
         self._evaluator = Evaluator(self.networks, self.samples, self._scratch, self.block)
         self._updater = Updater(self.networks, self.samples, self._scratch, self.block)
+        self._by_client = UpdatesByClient(self.networks, self.samples, self._scratch)
+        self._pools = PoolGradients(self.networks, self.samples, self.block)
         self._threads = one_thread_per_worker()
 
     def __enter__(self) -> Self:
@@ -149,26 +154,12 @@ class ThreadedCompute:
         if not tunes_pool(local, self.samples.task):
             started = self._start_updates(window, update_weight, local)
             return Pending(partial(sum_by_shard, started, self.block.numbers))
-        pools, first = [], []
-        for _, rows in self.block.shards:
-            uploading = rows[update_weight[rows].any(axis=1)]
-            targets = self.samples.targets[uploading, window.first : window.stop]
-            pool = PoolResiduals(uploading, prediction_weights[uploading], targets)
-            first += self._start(partial(self._add_to_pool, pool, window, model) for model in pool.predicting())
-            pools.append(pool)
+        pools = self._pools.start(window, update_weight, prediction_weights, self._start)
 
         def finish() -> ShardUpdates:
-            for job in first:
-                job.result()
-            some = [pool for pool in pools if pool.rows.size]
-            residuals = None
-            weights = update_weight.copy()
-            for pool in some:
-                residuals = pool.residuals_into(residuals, update_weight.shape[0])
-            broken = [pair for pool in some for pair in pool.broken() if weights[pair]]
-            for pair in broken:
-                weights[pair] = 0.0
-            summed = sum_by_shard(self._start_updates(window, weights, local, residuals), self.block.numbers)
+            part, broken = pools.result()
+            updates = self._start_updates(window, part.update_weight, local, part.residuals)
+            summed = sum_by_shard(updates, self.block.numbers)
             return ShardUpdates(summed.shards, sorted(broken + summed.left_out))
 
         return Pending(finish)
@@ -179,13 +170,23 @@ class ThreadedCompute:
         jobs = self._updater.jobs(window, update_weight, local, residuals)
         return [(shard, self._pool.submit(job)) for shard, job in jobs]
 
-    def _add_to_pool(self, pool: PoolResiduals, window: Window, model: int) -> None:
-        rows = pool.clients(model)
-        with torch.inference_mode():
-            x, _ = self.samples.of(rows, window.first, window.stop)
-            module = self.networks.modules[model]
-            output = torch.cat([module(part) for part in self.samples.pieces(x.flatten(0, 1))])
-        pool.add(model, to_array(output.unflatten(0, x.shape[:2])))
+    def combine(
+        self, parts: Sequence[tuple[Window, Floats]], local: LocalUpdate, prediction_weights: Floats, combine: Combine
+    ) -> Pending[Summed]:
+        jobs = self._by_client.jobs
+        if not tunes_pool(local, self.samples.task):
+            whole = [Part(window, weights) for window, weights in parts]
+            return Pending(partial(by_model, self._start(jobs(whole, local, combine))))
+        started = [self._pools.start(*part, prediction_weights, self._start) for part in parts]
+
+        def finish() -> Summed:
+            found = [each.result() for each in started]
+            summed = by_model(self._start(jobs([part for part, _ in found], local, combine)))
+            return replace(
+                summed, left_out=sorted([*(pair for _, broken in found for pair in broken), *summed.left_out])
+            )
+
+        return Pending(finish)
 
     def sizes(self, updates: Updates, directions: Updates) -> tuple[Floats, Floats, Floats]:
         return sizes_of(updates, directions, self.networks.parameters, self.networks.trainable)

@@ -41,7 +41,7 @@ _VALUES_AT_ONCE = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ShardPart:
     """What the clients of one shard update: [n, K] `weights` of n clients from the `first` row on.
 
     [n, W, C] `residuals` are gradients in the outputs, instead of those of the models' own losses.
@@ -53,7 +53,7 @@ class Part:
     rate: float
     residuals: Floats | None
 
-    def only(self, client: int, model: int) -> Part:
+    def only(self, client: int, model: int) -> ShardPart:
         """The update of one model by one client."""
         alone = np.zeros_like(self.weights)
         alone[client, model] = self.weights[client, model]
@@ -83,11 +83,11 @@ class Updater:
                     found.append((some.size * self.networks.values[model], shard, job))
                 continue
             given = None if residuals is None else residuals[first:stop]
-            part = Part(window, first, update_weight[first:stop], local.rate, given)
+            part = ShardPart(window, first, update_weight[first:stop], local.rate, given)
             found += [(size, shard, job) for size, job in self._step_jobs(part)]
         return [(shard, job) for _, shard, job in sorted(found, key=lambda each: -each[0])]
 
-    def _step_jobs(self, part: Part) -> Iterable[tuple[int, Callable[[], Summed]]]:
+    def _step_jobs(self, part: ShardPart) -> Iterable[tuple[int, Callable[[], Summed]]]:
         """The jobs of one shard, with their sizes: a job of a single network takes longer than any of small ones."""
         counts = np.count_nonzero(part.weights, axis=0)
         order = [int(model) for model in np.argsort(-counts, kind="stable") if counts[model]]
@@ -102,13 +102,13 @@ class Updater:
                 some, positions = positions[:at_once], positions[at_once:]
                 yield samples * len(some), partial(self._stacked_step, stack, some, part)
 
-    def _fused_step(self, model: int, part: Part) -> Summed:
+    def _fused_step(self, model: int, part: ShardPart) -> Summed:
         update = self._update(model, part)
         if is_finite(update.values()):
             return Summed({model: update})
         return self._without_broken([model], part)
 
-    def _update(self, model: int, part: Part) -> Tensors:
+    def _update(self, model: int, part: ShardPart) -> Tensors:
         rows, window = np.flatnonzero(part.weights[:, model]), part.window
         x, y = self.samples.of(rows + part.first, window.first, window.stop)
         weights = self.samples.weights(np.outer(part.weights[rows, model], window.weights).reshape(-1))
@@ -128,7 +128,7 @@ class Updater:
             total = [a.add_(b) for a, b in zip(total, gradients, strict=True)] if total else list(gradients)
         return {name: gradient.mul_(-part.rate) for name, gradient in zip(names, total, strict=True)}
 
-    def _stacked_step(self, stack: Stack, positions: list[int], part: Part) -> Summed:
+    def _stacked_step(self, stack: Stack, positions: list[int], part: ShardPart) -> Summed:
         some, window = stack.some(positions), part.window
         workspace = self.scratch.workspace("update")
         counts = np.count_nonzero(part.weights[:, some.models], axis=0)
@@ -175,7 +175,7 @@ class Updater:
         update = {name: torch.tensordot(weights[kept], part[kept], dims=1) for name, part in changes.items()}
         return Summed({model: update} if any(finite) else {}, left_out)
 
-    def _without_broken(self, models: list[int], part: Part) -> Summed:
+    def _without_broken(self, models: list[int], part: ShardPart) -> Summed:
         """The updates of models whose sums are not finite, without the clients whose own updates are not."""
         updates: Updates = {}
         left_out: list[tuple[int, int]] = []
@@ -205,6 +205,13 @@ def add_updates(one: Updates, other: Updates) -> Updates:
             for name, tensor in whole.items():
                 tensor.add_(part[name])
     return one
+
+
+def by_model(jobs: Iterable[Future[Summed]]) -> Summed:
+    """The updates of jobs of one model each."""
+    found = [job.result() for job in jobs]
+    updates = {model: update for each in found for model, update in each.updates.items()}
+    return Summed(updates, sorted(pair for each in found for pair in each.left_out))
 
 
 def sum_by_shard(jobs: Iterable[tuple[int, Future[Summed]]], numbers: range) -> ShardUpdates:

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     CLUSTER = 2
     GROUP = 3
     SUBSET = 4
+    ATTACK = 5
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ class Draws:
 
     def table(self, purpose: Purpose, clients: Integers, columns: int) -> Floats:
         """[N, columns] numbers in [0, 1); the first column equals `uniform`."""
-        return np.stack([self.uniform(purpose, clients, column) for column in range(columns)]).T
+        numbers = np.empty((columns, len(clients)))
+        for column in range(columns):
+            numbers[column] = self.uniform(purpose, clients, column)
+        return numbers.T
 
     def of(self, clients: Integers) -> ClientDraws:
         """The draws of some clients."""
@@ -65,6 +69,13 @@ class Draws:
     def single(self, purpose: Purpose) -> float:
         """The server's number for the exchange."""
         return float(self._generator(purpose, 0, 0).random())
+
+    def normal(self, purpose: Purpose, client: int, column: int, count: int) -> Floats:
+        """[count] standard normal numbers of one client; columns are independent."""
+        key = np.array([self.seed, purpose], dtype=np.uint64)
+        # The last word is 0 for all other draws.
+        counter = np.array([0, column, self.exchange, client + 1], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=key, counter=counter)).standard_normal(count)
 
     def _generator(self, purpose: Purpose, block: int, column: int) -> np.random.Generator:
         key = np.array([self.seed, purpose], dtype=np.uint64)

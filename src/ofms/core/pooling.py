@@ -135,8 +135,8 @@ def divergence(pools: Floats, centre: Floats) -> Floats:
     [4.0]
     """
     if pools.shape[-1] == 1:
-        squares: Floats = np.square(pools[..., 0] - centre[..., 0])
-        return squares
+        squares: Floats = pools[..., 0] - centre[..., 0]
+        return np.square(squares, out=squares)
     base = log_sum_exp(centre)
     gradient = np.exp(centre - base[..., None])
     slope = (pools * gradient).sum(axis=-1) - (centre * gradient).sum(axis=-1)

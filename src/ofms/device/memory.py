@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +73,8 @@ class Memory:
         The message to be sent to the server, and the exchange that it requests.
     welcome
         The encoded welcome of the fleet.
+    program
+        A random name of the running program, by which a server notices two of them with one key; not stored.
     """
 
     state: Any = None
@@ -95,6 +98,7 @@ class Memory:
     outgoing: bytes | None = None
     requested_exchange: int = -1
     welcome: bytes | None = None
+    program: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def forget_plans(self) -> None:
         """Drop plans that no waiting input needs."""

@@ -83,6 +83,7 @@ class DeviceState:
             losses=np.zeros(len(membership.catalogue)),
             next_id=before.next_id,
             dropped=before.dropped + len(before.waiting),
+            program=before.program,
         )
         write_request(held_models, memory, exchange)
         # Only now: a policy that cannot request anything leaves the device as it was.
@@ -100,7 +101,10 @@ class DeviceState:
             memory.state = replace(memory.state, policy=memory.before.policy)
         memory.open, catalogue, anew = False, membership.catalogue, membership.anew > before.changed
         budgets = np.array([membership.budget], dtype=np.int64)
-        memory.state = membership.session.adapt(memory.state, before.session, catalogue, budgets, anew=anew)
+        renewed = [slot for slot, number in membership.renewed.items() if number > before.changed]
+        memory.state = membership.session.adapt(
+            memory.state, before.session, catalogue, budgets, anew=anew, renewed=renewed
+        )
         memory.plans = {
             number: Plan(*(padded(getattr(plan, each.name), len(catalogue), 1, 0) for each in fields(Plan)))
             for number, plan in memory.plans.items()

@@ -61,6 +61,7 @@ class Welcome(msgspec.Struct):
     places: list[_Number] | None = None
     changed: Annotated[str, msgspec.Meta(pattern="^[0-9]{1,15}$")] = "0"
     anew: _Number = 0
+    renewed: dict[str, _Number] = {}
     since: _Number = 0
     start: _Number = 0
 

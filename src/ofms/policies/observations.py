@@ -9,7 +9,7 @@ import numpy as np
 from ofms.core.pooling import pool_loss, poolable
 from ofms.core.selection_loss import MOST_LOSS
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
-from ofms.policies.blocks import blocks
+from ofms.policies.blocks import for_each_block
 
 # Clients that are worked on at once.
 _AT_ONCE = 1000
@@ -95,11 +95,14 @@ class Recent:
         # Clients come last in memory: NumPy is fastest along the last axis.
         whole = np.empty((*outputs.shape[:1:-1], old + added - dropped, clients), dtype=np.float32).T
         late = whole[:, whole.shape[1] - outputs.shape[1] :]
-        for some in blocks(clients, _AT_ONCE):
-            whole[some] = np.nan
+
+        def work(some: slice) -> None:
+            whole[some, max(0, old - dropped) :] = np.nan
             if old > dropped:
                 whole[some, : old - dropped] = self.outputs[some, dropped:]
             _put_new(late[some], outputs[some])
+
+        for_each_block(clients, _AT_ONCE, work)
         return Recent(
             whole,
             np.concatenate([self.targets, targets.astype(np.float64)], axis=1)[:, dropped:],

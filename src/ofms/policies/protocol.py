@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from ofms.core.draws import ClientDraws, Draws
 from ofms.core.messages import Catalogue, Grants, Plan, Reports
 from ofms.core.pooling import Pooling
+from ofms.core.robust import SUM, Aggregation
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import LocalUpdate
@@ -154,6 +155,8 @@ class Policy(ClientPolicy):
         one drawn model; only for measuring regret. Logarithmic pools always are.
     momentum
         The decay of the server's momentum: a model moves along its summed updates plus so much of the last direction.
+    aggregation
+        How the clients' updates become one. It is of the run or the fleet: a policy need not set it.
     bound
         [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
     """
@@ -164,6 +167,7 @@ class Policy(ClientPolicy):
     uploaded: tuple[int, ...] | None = None
     mixes: bool = False
     momentum: float = 0.0
+    aggregation: Aggregation = SUM
     bound: Floats | None = None
     not_covered: str = "no theorem bounds its clients' regret"
 

@@ -6,6 +6,7 @@ passed in and returned, so they can be saved, sent and compared.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,16 +57,31 @@ class ClientSession:
         return ClientState(clients, nothing, 0, recent, self.policy.client.start(used, budgets))
 
     def adapt(
-        self, state: ClientState, before: ClientSession, catalogue: Catalogue, budgets: Integers, *, anew: bool = False
+        self,
+        state: ClientState,
+        before: ClientSession,
+        catalogue: Catalogue,
+        budgets: Integers,
+        *,
+        anew: bool = False,
+        renewed: Collection[int] = (),
     ) -> ClientState:
-        """The state under this session, of clients with the `state` of the session `before`; `anew` if they forget."""
+        """The state under this session, of clients with the `state` of the session `before`.
+
+        They forget everything if `anew`, and what they know of models that went back in `renewed` slots.
+        """
         half, held = self.policy.client, padded(state.held_version, len(catalogue), 1, -1)
-        change = change_between(before.slots.within(state.held_version.shape[1]), self.slots, catalogue, budgets)
+        earlier = before.slots.within(state.held_version.shape[1])
+        change = change_between(earlier, self.slots, catalogue, budgets, renewed)
         fresh = self.join(catalogue, budgets, state.client)
-        if anew:
+        if anew or (change.kept < 0).all():
             return replace(fresh, held_version=held, exchange=state.exchange)
         own = half.adapt(state.policy, change) if isinstance(half, Adapting) else fresh.policy
-        recent = replace(state.recent, outputs=padded(state.recent.outputs, len(catalogue), 2, np.nan))
+        outputs = padded(state.recent.outputs, len(catalogue), 2, np.nan)
+        if renewed:
+            outputs = outputs.copy()
+            outputs[:, :, list(renewed)] = np.nan
+        recent = replace(state.recent, outputs=outputs)
         return replace(state, held_version=held, recent=recent, policy=own)
 
     def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:

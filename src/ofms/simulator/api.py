@@ -112,8 +112,8 @@ def simulate(
         processes that `torchrun` started. By default this process runs it alone. The result does not depend on it.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
-        `hindsight`, `history`, `drift`, `events`, `doubling`, `shards`) and settings of the policy (`learning_rate`,
-        …). A field that is None counts as not given.
+        `hindsight`, `history`, `drift`, `events`, `doubling`, `shards`, `aggregation`, `attack`) and settings of the
+        policy (`learning_rate`, …). A field that is None counts as not given.
 
     Examples
     --------

@@ -12,8 +12,9 @@ from ofms.compute.checks import is_finite
 from ofms.compute.group import ALONE, Group, gather_rows
 from ofms.compute.momentum import Momentum, may_overflow
 from ofms.compute.own_copies import OwnCopies
-from ofms.compute.protocol import Adaptation, Compute, Summed, Tensors
+from ofms.compute.protocol import Adaptation, Compute, Pending, Summed, Tensors
 from ofms.compute.shards import Block
+from ofms.core.attacks import Attack
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Catalogue, Plan, Reports
@@ -27,6 +28,8 @@ from ofms.policies.session import ServerState, open_sessions
 from ofms.simulator import own_samples
 from ofms.simulator.client_states import flatten_clients, unflatten_clients
 from ofms.simulator.cohorts import Cohorts
+from ofms.simulator.combining import combination_for
+from ofms.simulator.earlier_versions import EarlierVersions
 from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 from ofms.simulator.phases import Phases, moved
 from ofms.simulator.ranks import Ranks
@@ -55,6 +58,8 @@ class FusedSimulation:
         The shards of this process, with which the others were made; by default those of `compute` have all clients.
     group
         The processes of the run.
+    attack
+        What hostile clients upload.
     """
 
     def __init__(
@@ -71,7 +76,9 @@ class FusedSimulation:
         phases: Phases | None = None,
         block: Block | None = None,
         group: Group = ALONE,
+        attack: Attack | None = None,
     ) -> None:
+        self.attack = attack
         self.policy, self.fleet, self.compute, self.frozen = policy, fleet, compute, frozen
         self.targets, self.own, self.seed, self.hindsight = targets, own, seed, hindsight
         self.ranks = Ranks(group, block or Block.of(targets.shape[0], compute.shards))
@@ -89,7 +96,9 @@ class FusedSimulation:
         self.server_state = self.server.open()
         self.momentum = Momentum(policy.momentum)
         # Models that diverge, or that fine-tuning makes worse, go back to them.
-        self._first_versions = self.parameters() if policy.local is not None and policy.local.rate > 0 else []
+        tuned = policy.local is not None and policy.local.rate > 0
+        self._first_versions = self.parameters() if tuned or phases is not None else []
+        self._earlier = EarlierVersions(phases, self._first_versions)
         self.next_exchange = 0
 
     def parameters(self) -> list[Tensors]:
@@ -107,7 +116,7 @@ class FusedSimulation:
         values |= server_values | {"next_exchange": self.next_exchange}
         for model, tensors in enumerate(self.parameters()):
             arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
-        arrays |= self.momentum.to_arrays("momentum.")
+        arrays |= self.momentum.to_arrays("momentum.") | self._earlier.to_arrays("earlier.")
         if self.own is not None:
             copies = {f"own.{name}": tensor.numpy() for name, tensor in self.own.state().items()}
             arrays |= gather_rows(self.ranks.group, copies)
@@ -122,6 +131,7 @@ class FusedSimulation:
         for model in range(len(self.fleet.catalogue)):
             self.compute.load_state(model, tensors_of(arrays, f"model.{model}."))
         self.momentum.load_arrays(arrays, "momentum.")
+        self._earlier.load_arrays(arrays, "earlier.")
         if self.own is not None:
             copies = {name: tensor[self._own] for name, tensor in tensors_of(arrays, "own.").items()}
             self.own.load_state(copies)
@@ -146,14 +156,18 @@ class FusedSimulation:
         """Apply the events of an exchange."""
         if self.phases is None:
             return
+        self._earlier.keep(exchange, self.compute.state)
         for event, before, after in self.phases.at(exchange):
             cohorts = self.phases.cohorts(after, self.ranks.block.clients)
             self.client_state = moved(event, (before, self.clients, self.client_state), after, cohorts)
-            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew)
+            renewed = after.renewed_since(before)
+            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew, renewed=renewed)
             self.setup, self.clients, self.server = after, cohorts, after.server
             self.policy, self.fleet = after.built, after.fleet
             self.momentum.decay = self.policy.momentum
-            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places))
+            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places) | set(renewed))
+            for model, tensors in self._earlier.of(event, after):
+                self.compute.load_state(model, tensors)
 
     def _exchange(self, exchange: int) -> Exchange:
         self._begin(exchange)
@@ -184,8 +198,10 @@ class FusedSimulation:
         window = tuning_window_of(local, schedule, exchange)
         update = None
         if window is not None and local is not None:
-            numbers = self.ranks.block.numbers
-            update = own_samples.update(self.compute, numbers, self.first_rounds, window, plan, local)
+            usual, clients_in_all = self.momentum.norms, plan.held.shape[0]
+            combine = combination_for(policy.aggregation, usual, self.attack, clients_in_all, grants, draws)
+            given = (self.compute, self.first_rounds, window, plan, local)
+            update = own_samples.combine(*given, combine) if combine is not None else self._summed(*given)
 
         result = evaluation.result()
         losses = policy_losses(result.client_losses, policy.observed(plan), policy.loss_bound)
@@ -193,7 +209,7 @@ class FusedSimulation:
         if result.outputs is not None:
             samples = Samples.of(exchange, result.outputs, self.targets[:, span[0] : span[1]])
         clients, reports = self.clients.learn(clients, plan, losses, samples)
-        summed = self.ranks.total(update.result()) if update else None
+        summed = update.result() if update else None
         left_out = [] if summed is None else list(summed.left_out)
         reports = reports.without_updates(flags_of(left_out, plan.held.shape)[self.clients.present])
         frozen_scores = self._frozen_scores(exchange, plan, result.scores)
@@ -219,6 +235,11 @@ class FusedSimulation:
             left_out=self.ranks.pairs(left_out),
             present=None if self.phases is None or self.setup is None else self.phases.present(self.setup, self._own),
         )
+
+    def _summed(self, *given: Any) -> Pending[Summed]:
+        """The clients' updates, summed over all processes."""
+        pending = own_samples.update(self.ranks.block.numbers, *given)
+        return Pending(lambda: self.ranks.total(pending.result()))
 
     def _learn(self, before: ServerState, reports: Reports, summed: Summed | None) -> ServerState:
         """Learn from the reports, and move the models along their updates."""

@@ -11,19 +11,18 @@ from ofms.core.regret import ClientRegret, SharedRegret
 from ofms.core.selection_loss import SATURATED, selection_loss
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.simulator.exchange import Exchange
+from ofms.simulator.history import History
 
 Line = dict[str, Any]
-# In the order of `Measurement.add`, so that the file of a resumed run has the same bytes.
-_KEPT = ("score", "regret", "round", "probability", "held", "prediction_weights")
 _SUMS = ("score", "frozen_score", "model_score", "down", "up", "most_held", "held_rounds", "predicted_share")
 
 
 class Measurement:
     """Accumulate exchanges.
 
-    All clients have running sums; the first `history` clients are also recorded round by round. If clients and models
-    come and go (`changing`), means are over the rounds of each client, and a model is compared with a client on the
-    rounds in which both were in the fleet.
+    All clients have running sums; the first `history` clients are also recorded exchange by exchange. If clients and
+    models come and go (`changing`), means are over the rounds of each client, and a model is compared with a client on
+    the rounds in which both were in the fleet.
 
     With a `group` of processes, each has the sums of its own clients, from number `first` on; what is read or stored is
     of all clients, and all processes make the same calls.
@@ -42,9 +41,8 @@ class Measurement:
         first: int = 0,
     ) -> None:
         self.loss_bound, self.hindsight = loss_bound, hindsight
-        self.history = min(max(0, history - first), clients)
+        self.history = History(min(max(0, history - first), clients), group, first)
         self._group, self._clients = group, slice(first, first + clients)
-        self._kept: dict[str, list[AnyArray]] = {}
         self.rounds = 0
         self.saturated = 0
         self.score = np.zeros(clients)
@@ -80,7 +78,7 @@ class Measurement:
         rounds = exchange.span[1] - exchange.span[0]
         self.held_rounds += rounds * exchange.plan.held
         self.predicted_share += rounds * exchange.plan.prediction_weights
-        lines = []
+        lines, regrets = [], []
         for step in range(rounds):
             self.rounds += 1
             both = self._count_present(exchange)
@@ -103,13 +101,13 @@ class Measurement:
                 elif both is not None:
                     self.regret = self.regret.add(expected, hindsight, both)
             lines.append(self._line(exchange, step))
-            self._keep("score", exchange.scores[:, step])
-            if self.hindsight:
-                self._keep("regret", self.regret.value)
-        self._keep("round", np.array(exchange.span[0]))
-        self._keep("probability", exchange.expected_weights)
-        self._keep("held", exchange.plan.held)
-        self._keep("prediction_weights", exchange.plan.prediction_weights)
+            regrets.append(self.regret.value[: self.history.clients])
+        kept: dict[str, AnyArray] = {"score": exchange.scores.T}
+        if self.hindsight:
+            kept["regret"] = np.stack(regrets)
+        plan = {"held": exchange.plan.held, "prediction_weights": exchange.plan.prediction_weights}
+        first = {"round": np.array(exchange.span[0]), "probability": exchange.expected_weights}
+        self.history.add(exchange.index, kept | first | plan)
         return lines
 
     def _count_present(self, exchange: Exchange) -> Flags | None:
@@ -131,25 +129,6 @@ class Measurement:
         """[N] per round of each client."""
         mean: Floats = sums / (self.rounds if self.own_rounds is None else np.maximum(self.own_rounds, 1))
         return mean
-
-    def _keep(self, name: str, values: AnyArray) -> None:
-        if self.history:
-            self._kept.setdefault(name, []).append(values[: self.history].copy() if values.ndim else values)
-
-    def first_clients(self) -> dict[str, AnyArray]:
-        """The history of the first clients.
-
-        [T, H] `score`, `regret`; per exchange [U, H, K] `probability`, `held` and `prediction_weights`, and its first
-        [U] `round`.
-        """
-        kept = {name: np.stack(values) for name, values in self._kept.items()}
-        if self._group.size == 1:
-            return kept
-        rounds = {"round": kept.pop("round")} if "round" in kept else {}
-        kept = gather_rows(self._group, kept, axis=1)
-        # In the order of one process, so that files have the same bytes.
-        found = kept | rounds
-        return {name: found[name] for name in _KEPT if name in found}
 
     def _line(self, exchange: Exchange, step: int) -> Line:
         columns: dict[str, AnyArray] = {
@@ -203,9 +182,9 @@ class Measurement:
         arrays |= {"incurred": self.regret.incurred, "hindsight": self.regret.hindsight}
         if self.own_rounds is not None and self.shared_rounds is not None:
             arrays |= {"own_rounds": self.own_rounds, "shared_rounds": self.shared_rounds}
-        kept = {f"kept.{name}": values for name, values in self.first_clients().items()}
+        kept, step = self.history.flatten()
         values = {"rounds": self.rounds, "has_frozen": self.has_frozen, "saturated": self._all_saturated()}
-        return gather_rows(self._group, arrays) | kept, values
+        return gather_rows(self._group, arrays) | kept, values | step
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         """Continue from flattened arrays and values."""
@@ -216,12 +195,9 @@ class Measurement:
             setattr(self, name, own)
         self.regret = type(self.regret)(arrays["incurred"][self._clients], arrays["hindsight"][self._clients])
         if self.own_rounds is not None:
-            self.own_rounds, self.shared_rounds = (
-                arrays["own_rounds"][self._clients],
-                arrays["shared_rounds"][self._clients],
-            )
-        kept = {name: arrays[f"kept.{name}"] for name in _KEPT if f"kept.{name}" in arrays and self.history}
-        self._kept = {name: list(each if each.ndim == 1 else each[:, self._clients]) for name, each in kept.items()}
+            self.own_rounds = arrays["own_rounds"][self._clients]
+            self.shared_rounds = arrays["shared_rounds"][self._clients]
+        self.history.unflatten(arrays, values)
         self.rounds, self.has_frozen = int(values["rounds"]), bool(values["has_frozen"])
         # The sum of all processes: the first one has it.
         self.saturated = int(values.get("saturated", 0)) if self._group.rank == 0 else 0

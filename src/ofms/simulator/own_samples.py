@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ofms.compute.own_copies import OwnCopies
-from ofms.compute.protocol import Adaptation, Compute, Evaluation, Pending, ShardUpdates
+from ofms.compute.protocol import Adaptation, Combine, Compute, Evaluation, Pending, ShardUpdates, Summed
 from ofms.compute.updates import add_updates
 from ofms.core.messages import Plan
 from ofms.core.schedule import Window
@@ -67,15 +67,34 @@ def evaluate(
 
 
 def update(
-    compute: Compute, numbers: range, first_rounds: Integers | None, window: Window, plan: Plan, local: LocalUpdate
+    numbers: range, compute: Compute, first_rounds: Integers | None, window: Window, plan: Plan, local: LocalUpdate
 ) -> Pending[ShardUpdates]:
     """`Compute.update` of the shards `numbers`, in which clients fine-tune on their own samples."""
-    pending = []
+    parts = _parts(first_rounds, window, plan)
+    pending = [compute.update(own, weights, local, plan.prediction_weights) for own, weights in parts]
+    return pending[0] if len(pending) == 1 else Pending(lambda: _summed([each.result() for each in pending], numbers))
+
+
+def combine(
+    compute: Compute,
+    first_rounds: Integers | None,
+    window: Window,
+    plan: Plan,
+    local: LocalUpdate,
+    combination: Combine,
+) -> Pending[Summed]:
+    """`Compute.combine`, in which clients fine-tune on their own samples."""
+    return compute.combine(_parts(first_rounds, window, plan), local, plan.prediction_weights, combination)
+
+
+def _parts(first_rounds: Integers | None, window: Window, plan: Plan) -> list[tuple[Window, Floats]]:
+    """Windows, each with the weights of the clients that saw it."""
+    parts = []
     for rows, own in own_windows(window, first_rounds):
         weights = plan.update_weight if rows is None else plan.update_weight * rows[:, None]
         if rows is None or weights.any():
-            pending.append(compute.update(own, weights, local, plan.prediction_weights))
-    return pending[0] if len(pending) == 1 else Pending(lambda: _summed([each.result() for each in pending], numbers))
+            parts.append((own, weights))
+    return parts
 
 
 def train(

@@ -115,7 +115,10 @@ def moved(event: Event, before: tuple[Setup, Cohorts, States], after: Setup, coh
         if state is None:
             state = cohorts.session.join(after.catalogue, budgets, own)
         elif all_adapt or any(client in event.budget for client in numbers.tolist()):
-            state = cohorts.session.adapt(state, old.session, after.catalogue, budgets, anew=event.anew)
+            renewed = after.renewed_since(setup)
+            state = cohorts.session.adapt(
+                state, old.session, after.catalogue, budgets, anew=event.anew, renewed=renewed
+            )
         made.append(state)
     return tuple(made)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from ofms.compute.group import ALONE, Group
 from ofms.core.errors import InvalidInput, PeerEnded
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
+from ofms.policies import blocks
 from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
 from ofms.policies.rules import BrokenRule
@@ -79,6 +81,7 @@ def run(
         phases=phases,
         shards=config.shards,
         group=group,
+        attack=config.attacked(),
     )
     block = block_of(stream, config.shards, group)
     own: Any = {"group": group, "first": block.clients[0]}
@@ -106,6 +109,7 @@ def run(
     done, seconds = 0, 0.0
     lines: list[Line] = []
     with ExitStack() as stack:
+        stack.enter_context(blocks.threads(workers or os.cpu_count() or 1))
         observers: list[Observer] = []
         written: RunFolder | None = None
         if folder is not None:
@@ -152,7 +156,7 @@ def run(
             config,
             metric=metric,
             clients=clients,
-            history=measurement.first_clients(),
+            history=measurement.history.arrays(),
             lines=lines,
             seconds=time.perf_counter() - began,
             bound=policy.bound,
