@@ -35,6 +35,9 @@ def are_started() -> bool:
 
 def start_if_asked(processes: int | None) -> None:
     """Start the processes of this command and end with their status, unless this is one of them."""
+    if are_started():
+        # Before PyTorch is imported: the line of an error says what its warnings would.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     if LAUNCHED in os.environ:
         watch_parent()
     elif processes is not None and are_started():
