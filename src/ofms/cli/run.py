@@ -10,6 +10,7 @@ from ofms.cli.completion import complete_experiment, complete_policy
 from ofms.cli.logs import log_options
 from ofms.cli.options import (
     cache_option,
+    device_option,
     drift_option,
     given_options,
     json_option,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 @drift_option
 @trust_option
 @workers_option
+@device_option
 @cache_option(default=False)
 @click.option("--loopback", is_flag=True, help="Client by client through messages: slow, the reference for tests.")
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Resume an interrupted run, with its configuration.")

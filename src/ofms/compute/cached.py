@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ofms.compute.checks import require_fit
+from ofms.compute.devices import reproducible
 from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.networks import Networks
 from ofms.compute.output_file import make_room, output_file, read_outputs, write_outputs
@@ -84,12 +85,13 @@ class CachedCompute:
         pooling: Pooling = "mean",
         late: Integers | None = None,
         own: ClientCopies | None = None,
+        offset: Floats | None = None,
     ) -> Pending[Evaluation]:
         if adaptation is not None or own is not None:
             raise RuntimeError("adapted copies have other outputs than those cached")
         targets = self.targets[:, span[0] : span[1]]
         builder = EvaluationBuilder(
-            targets, prediction_weights, self.task, pooling, outputs_of=None if late is None else held
+            targets, prediction_weights, self.task, pooling, None if late is None else held, offset
         )
 
         def finish() -> Evaluation:
@@ -172,14 +174,14 @@ def make_cached_compute(
     clients = np.linspace(0, stream.clients - 1, _SAMPLES_CHECKED, dtype=np.int64)
     rounds = np.linspace(0, stream.rounds - 1, _SAMPLES_CHECKED, dtype=np.int64)
     place = torch.device(device)
-    with one_thread_per_worker():
+    with one_thread_per_worker(), reproducible(place):
         require_fit(dictionary, stream)
         found = ModelOutputs(Networks(dictionary, dtype, place), Samples(stream, dtype, place))
         some = found.of(clients, rounds)
     shape, size = (stream.rounds, stream.clients, *some.shape[1:]), some[0].nbytes * stream.clients * stream.rounds
     if size > MOST_BYTES:
         return None
-    key, folder = _key(dictionary, stream, dtype), cache_folder() / "outputs"
+    key, folder = _key(dictionary, stream, dtype, place), cache_folder() / "outputs"
 
     def read() -> AnyArray | None:
         outputs = read_outputs(folder, key)
@@ -194,17 +196,20 @@ def make_cached_compute(
                 if outputs is None:
                     make_room(folder, size, MOST_BYTES)
                     blocks = found.blocks(workers or os.cpu_count() or 1, progress=progress)
-                    write_outputs(folder, key, shape, blocks, some.dtype)
+                    with reproducible(place):
+                        write_outputs(folder, key, shape, blocks, some.dtype)
                     outputs = read()
     except OSError:
         return None
     return None if outputs is None else CachedCompute(dictionary, stream, outputs)
 
 
-def _key(dictionary: Dictionary, stream: Stream, dtype: torch.dtype) -> bytes:
+def _key(dictionary: Dictionary, stream: Stream, dtype: torch.dtype, device: torch.device) -> bytes:
     """Everything that determines the outputs; networks with the same parameters may still compute something else."""
     networks = [repr(model.module) for model in dictionary.models]
-    return msgspec.json.encode([_FORMAT, dictionary.revision(), stream.fingerprint(), str(dtype), networks])
+    accelerator = [] if device.type == "cpu" else [device.type]
+    parts = [_FORMAT, dictionary.revision(), stream.fingerprint(), str(dtype), networks, *accelerator]
+    return msgspec.json.encode(parts)
 
 
 def _agree(one: AnyArray, other: AnyArray) -> bool:

@@ -7,18 +7,26 @@ import threading
 import numpy as np
 
 from ofms.compute.losses import scores, softmax, without_overflow
-from ofms.core.pooling import Pool, Pooling, pool_gradient, pool_loss, poolable, within_range
+from ofms.core.pooling import (
+    LEAST_PROBABILITY,
+    Pool,
+    Pooling,
+    pool_gradient,
+    pool_loss,
+    poolable,
+    with_offset,
+    within_range,
+)
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.models.index import Task
-
-_LEAST_PROBABILITY = 1e-300
 
 
 class EvaluationBuilder:
     """Collect the outputs of models on [N, n] samples.
 
     Only the outputs of predicting models and those of [N, K] `outputs_of` are kept until the end: predictions are
-    mixed in the order of the models, so that they do not depend on which worker finishes first.
+    mixed in the order of the models, so that they do not depend on which worker finishes first. The [N, C] `offset` is
+    added to them.
     """
 
     def __init__(
@@ -28,8 +36,10 @@ class EvaluationBuilder:
         task: Task,
         pooling: Pooling = "mean",
         outputs_of: Flags | None = None,
+        offset: Floats | None = None,
     ) -> None:
         self.targets, self.prediction_weights, self.task, self.pooling = targets, prediction_weights, task, pooling
+        self._offset = offset
         shape = (*targets.shape, prediction_weights.shape[1])
         self.losses = np.full(shape, np.nan)
         self.model_scores = np.full(shape, np.nan)
@@ -70,7 +80,8 @@ class EvaluationBuilder:
             pool.add(rows, self.prediction_weights[rows, model], self._mixable(outputs))
         mixed = pool.value()
         if self.task == "classification" and self.pooling == "mean":
-            mixed = np.log(np.maximum(mixed, _LEAST_PROBABILITY))
+            mixed = np.log(np.maximum(mixed, LEAST_PROBABILITY))
+        mixed = with_offset(mixed, self._offset)
         return scores(mixed, self.targets, self.task), pool_loss(mixed, self.targets)
 
     def _mixable(self, outputs: AnyArray) -> AnyArray:

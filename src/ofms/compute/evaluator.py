@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 import torch
 
+from ofms.compute.devices import Delivery
 from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.networks import Networks
-from ofms.compute.samples import Samples, to_array
+from ofms.compute.samples import Samples
 from ofms.compute.scratch import Scratch
 from ofms.compute.shards import Block
 from ofms.compute.stacked import Stack
@@ -31,16 +32,16 @@ class Evaluator:
         self._stack_parts: dict[int, list[Stack]] = {}
 
     def jobs(
-        self, builder: EvaluationBuilder, span: tuple[int, int], held: Flags, hindsight: bool
+        self, delivery: Delivery, builder: EvaluationBuilder, span: tuple[int, int], held: Flags, hindsight: bool
     ) -> Iterable[Callable[[], None]]:
         """Evaluate the [N, K] held models on the samples of rounds `span`; with `hindsight`, all models."""
         for _, rows in self.block.shards:
             clients = slice(int(rows[0]), int(rows[-1]) + 1)
             for part in self._parts(rows.size * (span[1] - span[0])):
                 wanted = held[clients, part.models] | hindsight
-                yield partial(self._evaluate_stack, builder, span, part, rows, wanted)
+                yield partial(self._evaluate_stack, delivery, builder, span, part, rows, wanted)
             for model in self.networks.single:
-                yield partial(self._evaluate_single, builder, span, model, rows, held[rows, model], hindsight)
+                yield partial(self._evaluate_single, delivery, builder, span, model, rows, held[rows, model], hindsight)
 
     def _parts(self, samples: int) -> list[Stack]:
         """The stacked networks in parts that are evaluated at once on so many samples."""
@@ -50,7 +51,13 @@ class Evaluator:
         return self._stack_parts[size]
 
     def _evaluate_stack(
-        self, builder: EvaluationBuilder, span: tuple[int, int], stack: Stack, rows: Integers, wanted: Flags
+        self,
+        delivery: Delivery,
+        builder: EvaluationBuilder,
+        span: tuple[int, int],
+        stack: Stack,
+        rows: Integers,
+        wanted: Flags,
     ) -> None:
         """Evaluate all samples of a shard: a batched product costs less than selecting those that each model needs."""
         clients = slice(int(rows[0]), int(rows[-1]) + 1)
@@ -60,10 +67,11 @@ class Evaluator:
             losses = sample_losses(outputs.flatten(0, 1), y.flatten().repeat(len(stack.models)), self.samples.task)
         outputs = outputs.reshape(len(stack.models), *y.shape, -1).permute(1, 2, 0, 3)
         losses = losses.reshape(len(stack.models), *y.shape).permute(1, 2, 0)
-        builder.add(stack.models, rows, wanted, to_array(outputs), to_array(losses))
+        delivery.give(partial(builder.add, stack.models, rows, wanted), outputs, losses)
 
     def _evaluate_single(
         self,
+        delivery: Delivery,
         builder: EvaluationBuilder,
         span: tuple[int, int],
         model: int,
@@ -79,9 +87,9 @@ class Evaluator:
                     x, _ = self.samples.of(some, *span)
                     module = self.networks.modules[model]
                     output = torch.cat([module(part) for part in self.samples.pieces(x.flatten(0, 1))])
-                    self.add(builder, span, model, some, output.unflatten(0, x.shape[:2]))
+                    self.add(delivery, builder, span, model, some, output.unflatten(0, x.shape[:2]))
 
-    def evaluate_past(self, past: PastOutputs, rows: Integers) -> None:
+    def evaluate_past(self, delivery: Delivery, past: PastOutputs, rows: Integers) -> None:
         """Evaluate models on the past samples of a shard's clients that did not hold them then."""
         wanted = [past.wanted(model, rows) for model in range(len(self.networks))]
         one_by_one = [model for model in self.networks.single if wanted[model][0].size]
@@ -92,15 +100,15 @@ class Evaluator:
                 if len(used) * most > _PAST_AT_ONCE:
                     one_by_one += [stack.models[position] for position in used]
                 elif used:
-                    self._evaluate_past_stack(past, stack.some(used), wanted, most)
+                    self._evaluate_past_stack(delivery, past, stack.some(used), wanted, most)
             for model in one_by_one:
                 x = self.samples.at(*wanted[model])
                 module = self.networks.modules[model]
                 output = torch.cat([module(part) for part in self.samples.pieces(x)])
-                past.add(model, *wanted[model], to_array(output))
+                delivery.give(partial(past.add, model, *wanted[model]), output)
 
     def _evaluate_past_stack(
-        self, past: PastOutputs, stack: Stack, wanted: list[tuple[Integers, Integers]], most: int
+        self, delivery: Delivery, past: PastOutputs, stack: Stack, wanted: list[tuple[Integers, Integers]], most: int
     ) -> None:
         """Small networks together; the samples of each are padded with its first one."""
         clients, rounds = np.zeros((2, len(stack.models), most), dtype=np.int64)
@@ -108,15 +116,21 @@ class Evaluator:
             for padded, own in zip((clients[place], rounds[place]), wanted[model], strict=True):
                 padded[:] = own[0]
                 padded[: own.size] = own
-        outputs = to_array(stack.outputs_of(self.samples.at(clients, rounds), self.scratch.workspace("evaluate")))
+        outputs = stack.outputs_of(self.samples.at(clients, rounds), self.scratch.workspace("evaluate"))
         for place, model in enumerate(stack.models):
-            past.add(model, *wanted[model], outputs[place, : wanted[model][0].size])
+            delivery.give(partial(past.add, model, *wanted[model]), outputs[place, : wanted[model][0].size])
 
     def add(
-        self, builder: EvaluationBuilder, span: tuple[int, int], model: int, rows: Integers, output: torch.Tensor
+        self,
+        delivery: Delivery,
+        builder: EvaluationBuilder,
+        span: tuple[int, int],
+        model: int,
+        rows: Integers,
+        output: torch.Tensor,
     ) -> None:
         """Add [m, n, C] outputs of a model for some clients."""
         targets = self.samples.of(rows, *span)[1]
         losses = sample_losses(output.flatten(0, 1), targets.flatten(), self.samples.task).reshape(targets.shape)
         wanted = np.ones((rows.size, 1), dtype=np.bool_)
-        builder.add([model], rows, wanted, to_array(output)[:, :, None], to_array(losses)[:, :, None])
+        delivery.give(partial(builder.add, [model], rows, wanted), output[:, :, None], losses[:, :, None])

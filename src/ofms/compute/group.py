@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
+import torch
 
 from ofms.compute.protocol import Tensors
 from ofms.compute.shards import Block, sum_nodes
@@ -59,6 +60,13 @@ ALONE = OneProcess()
 def in_order(updates: Updates) -> Updates:
     """By model: sums over shards have the models in the order in which shards updated them."""
     return dict(sorted(updates.items()))
+
+
+def own_device(group: Group, name: str | None) -> str:
+    """The device of this process: of several on a machine, each has a GPU of its own if there are enough."""
+    if name != "cuda" or group.size == 1:
+        return name or "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
 
 @contextmanager

@@ -82,7 +82,8 @@ class OwnCopies:
             if not is_finite(after.values()):
                 finite = [is_finite(tensor[row] for tensor in after.values()) for row in range(rows.size)]
                 left_out += [(int(row), self.model) for row in rows[np.logical_not(finite)]]
-                rows, after = rows[finite], {name: tensor[torch.tensor(finite)] for name, tensor in after.items()}
+                kept = torch.tensor(finite, device=x.device)
+                rows, after = rows[finite], {name: tensor[kept] for name, tensor in after.items()}
             for name, tensor in self._copies.items():
                 tensor[self._rows(rows)] = after[name]
         return left_out

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from ofms.compute.by_client import Part
+from ofms.compute.devices import Delivery
 from ofms.compute.evaluation import PoolResiduals
 from ofms.compute.networks import Networks
 from ofms.compute.protocol import Pending
-from ofms.compute.samples import Samples, to_array
+from ofms.compute.samples import Samples
 from ofms.compute.shards import Block
 from ofms.core.schedule import Window
 from ofms.core.typing import Floats
@@ -31,18 +32,19 @@ class PoolGradients:
         self, window: Window, update_weight: Floats, prediction_weights: Floats, start: Start
     ) -> Pending[tuple[Part, list[tuple[int, int]]]]:
         """What clients fine-tune on, and the clients and models whose outputs are not finite: their weights are 0."""
-        pools, jobs = [], []
+        pools, jobs, delivery = [], [], Delivery(self._samples.device)
         for _, shard in self._block.shards:
             rows = shard[update_weight[shard].any(axis=1)]
             if rows.size:
                 targets = self._samples.targets[rows, window.first : window.stop]
                 pool = PoolResiduals(rows, prediction_weights[rows], targets)
-                jobs += start(partial(self._add, pool, window, model) for model in pool.predicting())
+                jobs += start(partial(self._add, delivery, pool, window, model) for model in pool.predicting())
                 pools.append(pool)
 
         def finish() -> tuple[Part, list[tuple[int, int]]]:
             for job in jobs:
                 job.result()
+            delivery.finish()
             residuals, weights = None, update_weight.copy()
             for pool in pools:
                 residuals = pool.residuals_into(residuals, update_weight.shape[0])
@@ -53,10 +55,10 @@ class PoolGradients:
 
         return Pending(finish)
 
-    def _add(self, pool: PoolResiduals, window: Window, model: int) -> None:
+    def _add(self, delivery: Delivery, pool: PoolResiduals, window: Window, model: int) -> None:
         rows = pool.clients(model)
         with torch.inference_mode():
             x, _ = self._samples.of(rows, window.first, window.stop)
             module = self._networks.modules[model]
             output = torch.cat([module(part) for part in self._samples.pieces(x.flatten(0, 1))])
-        pool.add(model, to_array(output.unflatten(0, x.shape[:2])))
+        delivery.give(partial(pool.add, model), output.unflatten(0, x.shape[:2]))

@@ -133,12 +133,14 @@ class Compute(Protocol):
         pooling: Pooling = "mean",
         late: Integers | None = None,
         own: ClientCopies | None = None,
+        offset: Floats | None = None,
     ) -> Pending[Evaluation]:
         """Evaluate the [N, K] held models on the samples of rounds `span`; with `hindsight`, all models.
 
-        Predictions are mixed with the [N, K] `prediction_weights` as `pooling` says. `late` asks for outputs: on the
-        span, and on so many [N, K] samples before it. Outputs that are not finite count as the largest numbers, and are
-        left out of predictions where other models predict too. Clients evaluate their `own` copies of one model.
+        Predictions are mixed with the [N, K] `prediction_weights` as `pooling` says, and the [N, C] `offset` is added.
+        `late` asks for outputs: on the span, and on so many [N, K] samples before it. Outputs that are not finite count
+        as the largest numbers, and are left out of predictions where other models predict too. Clients evaluate their
+        `own` copies of one model.
         """
         ...
 

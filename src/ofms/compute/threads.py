@@ -1,7 +1,8 @@
-"""Compute on this machine: a pool of threads over models, one intra-op thread per worker.
+"""Compute on this machine: a pool of threads over models, one intra-op thread per worker; or one accelerator.
 
 Models and shards are independent, so they run in parallel. Work is split into pieces that do not depend on the number
-of workers, so neither do the results.
+of workers, so neither do the results. An accelerator needs no threads: it works through one queue, which the caller
+fills.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
@@ -19,6 +21,7 @@ import torch
 from ofms.compute import personal
 from ofms.compute.by_client import Part, UpdatesByClient
 from ofms.compute.checks import require_fit
+from ofms.compute.devices import Delivery, reproducible
 from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.evaluator import Evaluator
 from ofms.compute.momentum import sizes_of
@@ -32,6 +35,7 @@ from ofms.compute.updates import Updater, Updates, by_model, pieces_of_clients, 
 from ofms.core.errors import InvalidInput
 from ofms.core.pooling import Pooling
 from ofms.core.schedule import Window
+from ofms.core.tasks import done
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
@@ -79,16 +83,21 @@ class ThreadedCompute:
         self._updater = Updater(self.networks, self.samples, self._scratch, self.block)
         self._by_client = UpdatesByClient(self.networks, self.samples, self._scratch)
         self._pools = PoolGradients(self.networks, self.samples, self.block)
-        self._threads = one_thread_per_worker()
+        self._contexts = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
-        self._threads.__enter__()
-        self._pool = ThreadPoolExecutor(self.workers)
+        with ExitStack() as contexts:
+            contexts.enter_context(one_thread_per_worker())
+            contexts.enter_context(reproducible(self.device))
+            if self.device.type == "cpu":
+                self._pool = ThreadPoolExecutor(self.workers)
+                contexts.callback(self._pool.shutdown, cancel_futures=True)
+            self._contexts = contexts.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        self._threads.__exit__(None, None, None)
+        self._contexts.close()
 
     def evaluate(
         self,
@@ -101,38 +110,42 @@ class ThreadedCompute:
         pooling: Pooling = "mean",
         late: Integers | None = None,
         own: ClientCopies | None = None,
+        offset: Floats | None = None,
     ) -> Pending[Evaluation]:
         targets = self.samples.targets[:, span[0] : span[1]]
         past = None if late is None else PastOutputs(np.where(held, late, 0), span)
-        builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task, pooling)
+        builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task, pooling, offset=offset)
         # Models as clients use them, if these differ from the shared ones.
         shared, copied = builder(outputs_of=held if past is not None else None), builder()
+        delivery = Delivery(self.device)
         has_copies = adaptation is not None or own is not None
         jobs: list[Future[None]] = []
         own_outputs: list[tuple[int, Integers, Future[torch.Tensor]]] = []
         if not has_copies or hindsight:
-            jobs += self._start(self._evaluator.jobs(shared, span, held, hindsight))
+            jobs += self._start(self._evaluator.jobs(delivery, shared, span, held, hindsight))
         if adaptation is not None:
             for _, rows in self.block.shards:
                 jobs += self._start(
-                    partial(self._evaluate_adapted, copied, span, adaptation, model, some + rows[0])
+                    partial(self._evaluate_adapted, delivery, copied, span, adaptation, model, some + rows[0])
                     for model, some in pieces_of_clients(held[rows], self.networks.values)
                 )
         elif own is not None:
             others = held & (np.arange(held.shape[1]) != own.model)
-            jobs += self._start(self._evaluator.jobs(copied, span, others, hindsight=False))
-            own_outputs = [
-                (own.model, rows, self._pool.submit(own.outputs, rows, span)) for rows in own.pieces(held[:, own.model])
-            ]
+            jobs += self._start(self._evaluator.jobs(delivery, copied, span, others, hindsight=False))
+            pieces_of_own = own.pieces(held[:, own.model])
+            outputs = self._start(partial(own.outputs, rows, span) for rows in pieces_of_own)
+            own_outputs = [(own.model, *each) for each in zip(pieces_of_own, outputs, strict=True)]
         if past is not None:
-            jobs += self._start(partial(self._evaluator.evaluate_past, past, rows) for _, rows in self.block.shards)
+            shards = [rows for _, rows in self.block.shards]
+            jobs += self._start(partial(self._evaluator.evaluate_past, delivery, past, rows) for rows in shards)
 
         def finish() -> Evaluation:
             for job in jobs:
                 job.result()
             # After the shared models: those of a stack are written together, this one as not evaluated.
             for model, rows, outputs in own_outputs:
-                self._evaluator.add(copied, span, model, rows, outputs.result())
+                self._evaluator.add(delivery, copied, span, model, rows, outputs.result())
+            delivery.finish()
             builders = ([shared] if not has_copies or hindsight else []) + ([copied] if has_copies else [])
             first, last = builders[0], builders[-1]
             client_losses = np.where(held[:, None], last.losses, first.losses)
@@ -167,8 +180,9 @@ class ThreadedCompute:
     def _start_updates(
         self, window: Window, update_weight: Floats, local: LocalUpdate, residuals: Floats | None = None
     ) -> list[tuple[int, Future[Summed]]]:
-        jobs = self._updater.jobs(window, update_weight, local, residuals)
-        return [(shard, self._pool.submit(job)) for shard, job in jobs]
+        jobs = list(self._updater.jobs(window, update_weight, local, residuals))
+        started = self._start(job for _, job in jobs)
+        return [(shard, future) for (shard, _), future in zip(jobs, started, strict=True)]
 
     def combine(
         self, parts: Sequence[tuple[Window, Floats]], local: LocalUpdate, prediction_weights: Floats, combine: Combine
@@ -204,14 +218,20 @@ class ThreadedCompute:
         self.networks.load_state(model, tensors)
 
     def _evaluate_adapted(
-        self, builder: EvaluationBuilder, span: tuple[int, int], adaptation: Adaptation, model: int, rows: Integers
+        self,
+        delivery: Delivery,
+        builder: EvaluationBuilder,
+        span: tuple[int, int],
+        adaptation: Adaptation,
+        model: int,
+        rows: Integers,
     ) -> None:
         module, start = self._scratch.own_copies(model, rows.size)
         past = self.samples.of(rows, adaptation.window.first, adaptation.window.stop)
         adapted = personal.adapt(module, start, *past, adaptation.rate, self.samples.task)
         with torch.no_grad():
             output = personal.outputs(module, adapted, self.samples.of(rows, *span)[0])
-        self._evaluator.add(builder, span, model, rows, output)
+        self._evaluator.add(delivery, builder, span, model, rows, output)
 
     def _start(self, tasks: Iterable[Callable[[], T]]) -> list[Future[T]]:
-        return [self._pool.submit(task) for task in tasks]
+        return [done(task) if self._pool is None else self._pool.submit(task) for task in tasks]

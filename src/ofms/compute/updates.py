@@ -171,7 +171,7 @@ class Updater:
             return Summed({model: update})
         finite = [is_finite(weights[row] * part[row] for part in changes.values()) for row in range(rows.size)]
         left_out = [(client, model) for client, sound in zip(rows.tolist(), finite, strict=True) if not sound]
-        kept = torch.tensor(finite)
+        kept = torch.tensor(finite, device=weights.device)
         update = {name: torch.tensordot(weights[kept], part[kept], dims=1) for name, part in changes.items()}
         return Summed({model: update} if any(finite) else {}, left_out)
 
@@ -192,7 +192,12 @@ class Updater:
 
 def norm_of(tensors: Iterable[torch.Tensor]) -> float:
     """The Euclidean norm of tensors together."""
-    return float(torch.stack([tensor.detach().double().square().sum() for tensor in tensors]).sum().sqrt())
+    return float(torch.stack([wide(tensor.detach()).square().sum() for tensor in tensors]).sum().sqrt())
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In double precision where the device has it."""
+    return tensor.float() if tensor.device.type == "mps" else tensor.double()
 
 
 def add_updates(one: Updates, other: Updates) -> Updates:

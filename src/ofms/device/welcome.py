@@ -41,6 +41,7 @@ class WelcomedPolicy(msgspec.Struct):
     remembers: _Number = 0
     pooling: Pooling = "mean"
     own_model: _Number | None = None
+    offset_memories: tuple[Annotated[float, msgspec.Meta(gt=0, le=1)], ...] = ()
 
 
 class Welcome(msgspec.Struct):

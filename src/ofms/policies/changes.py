@@ -117,14 +117,10 @@ class Slots:
         return recent if self.places is None else replace(recent, outputs=recent.outputs[:, :, self.places])
 
     def narrow_plan(self, plan: Plan) -> Plan:
-        if self.places is None:
-            return plan
-        return Plan(*(self.narrow(getattr(plan, name)) for name in Plan.__dataclass_fields__))
+        return plan if self.places is None else plan.for_models(self.narrow)
 
     def widen_plan(self, plan: Plan) -> Plan:
-        if self.places is None:
-            return plan
-        return Plan(*(self.widen(getattr(plan, name)) for name in Plan.__dataclass_fields__))
+        return plan if self.places is None else plan.for_models(self.widen)
 
 
 ALL_MODELS = Slots()

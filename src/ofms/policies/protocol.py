@@ -62,9 +62,9 @@ class SummedUpdates:
         them by `Policy.momentum`, and the norm of the direction; 0 if there are no updates.
     parameters
         [K] the norm of the parameters that they update.
-    restored, improved
-        [K] the models that go back to their first versions in this exchange, and those that fine-tuning made better;
-        none except in a control exchange.
+    restored, gains
+        [K] the models that go back to their first versions in this exchange, and by which share fine-tuning reduced
+        the errors of the fleet, for the models that it made better; 0 except in a control exchange.
     """
 
     clients: int
@@ -72,7 +72,7 @@ class SummedUpdates:
     norms: Floats
     parameters: Floats
     restored: Flags
-    improved: Flags
+    gains: Floats
 
 
 class ServerHalf(Protocol[State]):
@@ -119,6 +119,9 @@ class ClientPolicy:
         A model of which every client has a copy of its own: it starts from the shared parameters when they are sent,
         is fine-tuned by `local` after every exchange with weight 1, predicts in place of the shared model, and is never
         uploaded (its update weight must be 0).
+    offset_memories
+        Discounts γ with which clients learn offsets that they add to their predictions (`ofms.policies.offsets`); none
+        for no offset. The policy must remember samples.
     """
 
     name: str = ""
@@ -131,6 +134,7 @@ class ClientPolicy:
     remembers: int = 0
     pooling: Pooling = "mean"
     own_model: int | None = None
+    offset_memories: tuple[float, ...] = ()
 
     def observed(self, plan: Plan) -> Flags:
         """[N, K] the models that a client evaluates when a label arrives."""

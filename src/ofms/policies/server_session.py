@@ -14,7 +14,7 @@ from ofms.core.robust import moderate_votes, robust_losses
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import Groups, draw_group, upload_needs
 from ofms.policies.changes import ALL_MODELS, Adapting, Slots, change_between, padded
-from ofms.policies.controls import better, clearly_worse
+from ofms.policies.controls import clearly_worse, gains_by_tuning
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import copies_held, is_control
 from ofms.policies.protocol import Policy, SummedUpdates
@@ -103,10 +103,10 @@ class ServerSession:
         if quarantined.any():
             reports = replace(reports, updated=reports.updated & ~quarantined)
             products, norms = np.where(quarantined, 0.0, products), np.where(quarantined, 0.0, norms)
-        improved = np.zeros_like(restored)
+        gains = np.zeros(restored.shape)
         if reports.losses is not None and is_control(self.policy.local, reports.exchange):
-            improved = better(reports.losses)
-        summed = SummedUpdates(state.clients, products, norms, parameters, restored, improved)
+            gains = gains_by_tuning(reports.losses)
+        summed = SummedUpdates(state.clients, products, norms, parameters, restored, gains)
         own, step = self.policy.server.learn(state.policy, self.slots.narrow_reports(reports), self._narrowed(summed))
         version = state.version + (reports.updated.any(axis=0) | restored)
         step = np.asarray(step, np.float64)
@@ -148,9 +148,9 @@ class ServerSession:
         """Of the models in use."""
         if self.slots.places is None:
             return summed
-        by_model = (summed.products, summed.norms, summed.parameters, summed.restored, summed.improved)
-        products, norms, parameters, restored, improved = map(self.slots.narrow, by_model)
-        return SummedUpdates(summed.clients, products, norms, parameters, restored, improved)
+        by_model = (summed.products, summed.norms, summed.parameters, summed.restored, summed.gains)
+        products, norms, parameters, restored, gains = map(self.slots.narrow, by_model)
+        return SummedUpdates(summed.clients, products, norms, parameters, restored, gains)
 
     def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
         """alg:6, steps 12 to 14; None if the policy does not fine-tune."""

@@ -16,11 +16,13 @@ from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Floats, Integers
+from ofms.policies import offsets as offsets_of
 from ofms.policies.changes import ALL_MODELS, Adapting, Slots, change_between, padded
 from ofms.policies.controls import loss_by_tuning
 from ofms.policies.fleet import Fleet, require_budgets
 from ofms.policies.local_updates import is_control, last_control, tuning_window_of
 from ofms.policies.observations import Observations, Recent, Samples
+from ofms.policies.offsets import Offsets
 from ofms.policies.protocol import ClientPolicy, Policy
 from ofms.policies.rules import require_plan, require_probabilities, require_requests
 from ofms.policies.server_session import ServerSession, ServerState
@@ -31,13 +33,14 @@ __all__ = ["ClientSession", "ClientState", "ServerSession", "ServerState", "expe
 @dataclass(frozen=True, eq=False)
 class ClientState:
     """[N] client numbers, [N, K] versions held (-1: not held), the current exchange, the last samples if the policy
-    remembers them, and the policy's own state, of the models in use alone."""
+    remembers them, the policy's own state, of the models in use alone, and the offsets of predictions."""
 
     client: Integers
     held_version: Integers
     exchange: int
     recent: Recent
     policy: Any
+    offsets: Offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +57,8 @@ class ClientSession:
         require_budgets(used, budgets)
         shape = (clients.size, len(catalogue))
         nothing, recent = np.full(shape, -1), Recent.none(*shape)
-        return ClientState(clients, nothing, 0, recent, self.policy.client.start(used, budgets))
+        offsets = Offsets.none(clients.size, len(self.policy.offset_memories))
+        return ClientState(clients, nothing, 0, recent, self.policy.client.start(used, budgets), offsets)
 
     def adapt(
         self,
@@ -82,7 +86,9 @@ class ClientSession:
             outputs = outputs.copy()
             outputs[:, :, list(renewed)] = np.nan
         recent = replace(state.recent, outputs=outputs)
-        return replace(state, held_version=held, recent=recent, policy=own)
+        same = self.policy.offset_memories == before.policy.offset_memories
+        offsets = state.offsets if same else fresh.offsets
+        return replace(state, held_version=held, recent=recent, policy=own, offsets=offsets)
 
     def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
         """Request the models to hold until the next exchange."""
@@ -100,7 +106,7 @@ class ClientSession:
         if tuning_window_of(self.policy.local, self.schedule, grants.exchange) is None:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
         own, plan = self.policy.client.plan(state.policy, self.slots.narrow_grants(grants))
-        plan = self.slots.widen_plan(plan)
+        plan = replace(self.slots.widen_plan(plan), offset=state.offsets.mean)
         require_plan(self.policy.name, grants, plan)
         if grants.quarantined is not None:
             plan = replace(plan, update_weight=np.where(grants.quarantined, 0.0, plan.update_weight))
@@ -123,11 +129,20 @@ class ClientSession:
         if not is_control(self.policy.local, state.exchange):
             return None
         exchanges = last_control(self.policy.local, state.exchange), state.exchange
-        return loss_by_tuning(state.recent, samples, plan.prediction_weights, exchanges, self.policy.remembers)
+        given = (plan.prediction_weights, exchanges, self.policy.remembers, self.policy.offset_memories)
+        return loss_by_tuning(state.recent, samples, *given)
 
-    def remember(self, state: ClientState, samples: Samples) -> ClientState:
-        """Add labelled samples, and outputs on past ones, to those that the policy remembers."""
-        return replace(state, recent=state.recent.add(samples, self.policy.remembers))
+    def remember(self, state: ClientState, plan: Plan, samples: Samples) -> ClientState:
+        """Add labelled samples, and outputs on past ones, to those that the policy remembers.
+
+        `plan` is the one with which the labelled samples were predicted: from them, offsets are learnt.
+        """
+        recent, memories = state.recent.add(samples, self.policy.remembers), self.policy.offset_memories
+        new, offsets = samples.targets.shape[1], state.offsets
+        if memories and new:
+            pools = recent.pools(new, plan.prediction_weights)
+            offsets = offsets_of.learn(offsets, pools, recent.targets[:, -new:], np.array(memories))
+        return replace(state, recent=recent, offsets=offsets)
 
     def learn(
         self,
@@ -144,7 +159,7 @@ class ClientSession:
         """
         if samples is not None:
             compared = self.compare(state, plan, samples)
-            state = self.remember(state, samples)
+            state = self.remember(state, plan, samples)
         seen = Observations(self.slots.narrow(losses), self.slots.narrow_recent(state.recent))
         own = self.policy.client.learn(state.policy, self.slots.narrow_plan(plan), seen)
         reported = np.where(plan.held, losses, np.nan) if self.policy.reports_losses else None

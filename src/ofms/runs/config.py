@@ -31,6 +31,7 @@ from ofms.runs.schemas import (
     Budget,
     Clients,
     DatasetName,
+    Device,
     Doubling,
     DriftKind,
     EventTable,
@@ -84,6 +85,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     hindsight: Annotated[
         bool, Doc("Whether all models are evaluated on all samples, which regret and the best model need.")
     ] = True
+    device: Device = None
     history: History = 10
     drift: DriftKind = None
     loopback: Annotated[Literal[True] | None, Doc("Run client by client through messages.")] = None

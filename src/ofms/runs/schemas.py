@@ -52,6 +52,11 @@ History = Annotated[
         " one, in at most half a MiB for each client."
     ),
 ]
+Device = Annotated[
+    str | None,
+    Values("cpu, cuda, cuda:1, mps"),
+    Doc("Where models compute; none: on the processor. Accelerators are experimental."),
+]
 Doubling = Annotated[
     Annotated[int, Range(1)] | None,
     Doc("The rounds of the first stretch of the doubling trick; none: rates are those of the whole run."),

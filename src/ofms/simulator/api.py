@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ofms.compute.devices import require_device
 from ofms.compute.group import ALONE, Group, first_on_machine
 from ofms.core.errors import InvalidInput
 from ofms.data.stream import Stream
@@ -112,8 +113,8 @@ def simulate(
         processes that `torchrun` started. By default this process runs it alone. The result does not depend on it.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
-        `hindsight`, `history`, `drift`, `events`, `doubling`, `shards`, `aggregation`, `attack`) and settings of the
-        policy (`learning_rate`, …). A field that is None counts as not given.
+        `device`, `hindsight`, `history`, `drift`, `events`, `doubling`, `shards`, `aggregation`, `attack`) and settings
+        of the policy (`learning_rate`, …). A field that is None counts as not given.
 
     Examples
     --------
@@ -171,6 +172,9 @@ def simulate(
         config = msgspec.structs.replace(config, loopback=True)
     if save_models:
         config = msgspec.structs.replace(config, save_models=True)
+    require_device(config.device, config.dtype)
+    if loopback and config.device not in (None, "cpu"):
+        raise InvalidInput("device", config.device, "the loopback runs on the processor; leave it out")
     if not isinstance(out, bool) and group.rank == 0:
         require_free(Path(out))
     if config.drift is not None and stream is not None:

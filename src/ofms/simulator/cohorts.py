@@ -6,7 +6,7 @@ Arrays outside have a row for every client of the stream; rows of clients that a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -81,9 +81,11 @@ class Cohorts:
             self.session.plan(state, grants.rows(np.searchsorted(self.present, own)))
             for state, own in zip(states, self.members, strict=True)
         ]
-        plans = [plan for _, plan in parts] or [self._no_plan()]
-        whole = (self._whole([getattr(plan, each.name) for plan in plans]) for each in fields(Plan))
-        return tuple(state for state, _ in parts), Plan(*whole)
+        if not parts:
+            return (), self._no_plan()
+        stacked, order = Plan.stack([plan for _, plan in parts]), np.argsort(np.concatenate(self.members))
+        whole = stacked.for_clients(lambda rows: self.spread(rows[order]))
+        return tuple(state for state, _ in parts), whole
 
     def expected_weights(self, policy: Policy, states: States, server: ServerState) -> Floats:
         """[N, S] expected prediction weights, for measuring regret."""
@@ -135,14 +137,14 @@ class Cohorts:
         return list(zip(states, self.members, strict=True))
 
     def _no_plan(self) -> Plan:
-        """Of no clients."""
-        nothing = np.zeros((0, self.models))
+        """Nobody is in the fleet."""
+        nothing = np.zeros((self.total, self.models))
         return Plan(nothing > 0, nothing, nothing, nothing)
 
     def _whole(self, parts: list[AnyArray], fill: float = 0) -> AnyArray:
         """Rows of all clients, from those of the cohorts."""
         whole = np.full((self.total, *parts[0].shape[1:]), fill, dtype=parts[0].dtype)
-        for own, part in zip(self.members, parts, strict=bool(self.members)):
+        for own, part in zip(self.members, parts, strict=True):
             whole[own] = part
         return whole
 
@@ -158,4 +160,4 @@ class Cohorts:
 def _rows(plan: Plan, rows: slice | Integers) -> Plan:
     if isinstance(rows, slice):
         return plan
-    return Plan(*(getattr(plan, each.name)[rows] for each in fields(Plan)))
+    return plan.for_clients(lambda array: array[rows])

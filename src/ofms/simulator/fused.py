@@ -194,9 +194,10 @@ class FusedSimulation:
             pooling=policy.pooling,
             late=self.clients.late(clients, plan),
             own=self.own,
+            offset=plan.offset,
         )
         window = tuning_window_of(local, schedule, exchange)
-        update = None
+        update, combine = None, None
         if window is not None and local is not None:
             usual, clients_in_all = self.momentum.norms, plan.held.shape[0]
             combine = combination_for(policy.aggregation, usual, self.attack, clients_in_all, grants, draws)
@@ -210,6 +211,7 @@ class FusedSimulation:
             samples = Samples.of(exchange, result.outputs, self.targets[:, span[0] : span[1]])
         clients, reports = self.clients.learn(clients, plan, losses, samples)
         summed = update.result() if update else None
+        reports = reports if combine is None else combine.scaled(reports)
         left_out = [] if summed is None else list(summed.left_out)
         reports = reports.without_updates(flags_of(left_out, plan.held.shape)[self.clients.present])
         frozen_scores = self._frozen_scores(exchange, plan, result.scores)
@@ -278,6 +280,7 @@ class FusedSimulation:
             hindsight=False,
             adaptation=self._adaptation(exchange),
             pooling=self.policy.pooling,
+            offset=plan.offset,
         )
         return frozen.result().scores
 

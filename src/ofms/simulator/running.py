@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import torch
 
-from ofms.compute.group import ALONE, Group
+from ofms.compute.group import ALONE, Group, own_device
 from ofms.core.errors import InvalidInput, PeerEnded
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
@@ -76,6 +76,7 @@ def run(
         dtype=getattr(torch, config.dtype),
         loopback=bool(config.loopback),
         workers=workers,
+        device=own_device(group, config.device),
         cache=cache,
         progress=progress,
         phases=phases,
