@@ -46,7 +46,9 @@ def evaluate(
         if rows is not None and adaptation is not None
     ]
     if not some:
-        return compute.evaluate(span, held, prediction_weights, adaptation=adaptation, **given)
+        # Without any part, all of them just joined.
+        shared = adaptation if parts else None
+        return compute.evaluate(span, held, prediction_weights, adaptation=shared, **given)
     # Those who just joined have nothing to adapt to.
     some.append((~np.any([rows for rows, _ in some], axis=0), None))
     pending = [
