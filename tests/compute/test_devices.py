@@ -28,7 +28,7 @@ from ofms.core.schedule import Window
 from ofms.core.tasks import done
 from ofms.core.typing import AnyArray
 from ofms.policies.local_updates import Adapted, Epochs, GradientStep, LocalUpdate
-from tests.problems import PROBLEMS
+from tests.problems import PROBLEMS, updates_of
 
 CUDA = torch.device("cuda")
 LOCAL: list[LocalUpdate] = [
@@ -109,7 +109,7 @@ def test_no_tensor_of_an_update_strays(problem: str, monkeypatch: pytest.MonkeyP
     with on_one_device(monkeypatch) as transferred, compute:
         for local in LOCAL:
             momentum = Momentum(0.9)
-            summed = compute.update(WINDOW, weights, local, weights).result().updates
+            summed = updates_of(compute, WINDOW, weights, local, weights)
             assert {part.device.type for update in summed.values() for part in update.values()} == {"meta"}
             compute.apply(momentum.add(momentum.add(summed)), np.full(len(dictionary), 0.5))
             own.start(held[:, 1])
@@ -134,8 +134,8 @@ def train_and_evaluate(problem: str, device: str) -> tuple[list[Evaluation], lis
     held, weights = held_and_weights(stream.clients, len(dictionary))
     with ThreadedCompute(dictionary, stream, device=device) as compute:
         for local in LOCAL:
-            summed = compute.update(WINDOW, weights, local, weights).result()
-            compute.apply(summed.updates, np.full(len(dictionary), 0.5))
+            summed = updates_of(compute, WINDOW, weights, local, weights)
+            compute.apply(summed, np.full(len(dictionary), 0.5))
         further: list[dict[str, Any]] = [{"late": np.where(held, 2, 0)}, {"adaptation": Adaptation(WINDOW, 0.1)}]
         found = [compute.evaluate((5, 7), held, weights, hindsight=True, **each).result() for each in further]
         return found, [compute.state(model) for model in range(len(dictionary))]

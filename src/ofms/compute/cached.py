@@ -20,8 +20,9 @@ from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.networks import Networks
 from ofms.compute.output_file import make_room, output_file, read_outputs, write_outputs
 from ofms.compute.outputs import ModelOutputs
-from ofms.compute.protocol import Adaptation, ClientCopies, Combine, Evaluation, Pending, Summed, Tensors
+from ofms.compute.protocol import Adaptation, ClientCopies, Combine, Evaluation, Pending, ShardUpdates, Summed, Tensors
 from ofms.compute.samples import Samples, to_array
+from ofms.compute.shards import Block
 from ofms.compute.tasks import sample_losses
 from ofms.core.errors import InvalidInput
 from ofms.core.pooling import Pooling
@@ -52,13 +53,19 @@ class CachedCompute:
 
     def __init__(self, dictionary: Dictionary, stream: Stream, outputs: AnyArray) -> None:
         # A plain view: slicing a `memmap` costs more than reading a round from it.
-        self.models, self.outputs = dictionary.models, np.asarray(outputs)
-        self.task, self.targets = stream.task, stream.y
+        self.dictionary, self.models, self.outputs = dictionary, dictionary.models, np.asarray(outputs)
+        self.task, self.targets, self.shards = stream.task, stream.y, 1
         self.dtype = torch.from_numpy(np.empty(0, outputs.dtype)).dtype
         kind = torch.int64 if stream.task == "classification" else self.dtype
         self._y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(kind)
         # The losses of a round are so few that more threads would only wait for each other.
         self._threads = one_thread_per_worker()
+
+    def of_block(self, stream: Stream, block: Block) -> CachedCompute:
+        """For the clients of a block of the stream alone."""
+        found = CachedCompute(self.dictionary, stream.rows(block.clients), self.outputs[:, slice(*block.clients)])
+        found.shards = len(block.bounds) - 1
+        return found
 
     def __enter__(self) -> Self:
         self._threads.__enter__()
@@ -105,7 +112,7 @@ class CachedCompute:
 
     def update(
         self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
-    ) -> Pending[Summed]:
+    ) -> Pending[ShardUpdates]:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 
     def combine(

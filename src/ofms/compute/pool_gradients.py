@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from ofms.compute.by_client import Part
@@ -16,6 +15,7 @@ from ofms.compute.evaluation import PoolResiduals
 from ofms.compute.networks import Networks
 from ofms.compute.protocol import Pending
 from ofms.compute.samples import Samples
+from ofms.compute.shards import Block
 from ofms.core.schedule import Window
 from ofms.core.typing import Floats
 
@@ -25,29 +25,32 @@ Start = Callable[[Iterable[Callable[[], Any]]], list[Future[Any]]]
 class PoolGradients:
     """Evaluates the models that predict for clients that fine-tune for the loss of their pool."""
 
-    def __init__(self, networks: Networks, samples: Samples) -> None:
-        self._networks, self._samples = networks, samples
+    def __init__(self, networks: Networks, samples: Samples, block: Block) -> None:
+        self._networks, self._samples, self._block = networks, samples, block
 
     def start(
         self, window: Window, update_weight: Floats, prediction_weights: Floats, start: Start
     ) -> Pending[tuple[Part, list[tuple[int, int]]]]:
         """What clients fine-tune on, and the clients and models whose outputs are not finite: their weights are 0."""
-        rows = np.flatnonzero(update_weight.any(axis=1))
-        targets = self._samples.targets[rows, window.first : window.stop]
-        pool = PoolResiduals(rows, prediction_weights[rows], targets)
-        delivery = Delivery(self._samples.device)
-        jobs = start(partial(self._add, delivery, pool, window, model) for model in pool.predicting())
+        pools, jobs, delivery = [], [], Delivery(self._samples.device)
+        for _, shard in self._block.shards:
+            rows = shard[update_weight[shard].any(axis=1)]
+            if rows.size:
+                targets = self._samples.targets[rows, window.first : window.stop]
+                pool = PoolResiduals(rows, prediction_weights[rows], targets)
+                jobs += start(partial(self._add, delivery, pool, window, model) for model in pool.predicting())
+                pools.append(pool)
 
         def finish() -> tuple[Part, list[tuple[int, int]]]:
             for job in jobs:
                 job.result()
             delivery.finish()
-            if not rows.size:
-                return Part(window, update_weight), []
-            residuals, weights = pool.residuals(update_weight.shape[0]), update_weight.copy()
-            broken = [(client, model) for client, model in pool.broken() if weights[client, model]]
-            for client, model in broken:
-                weights[client, model] = 0.0
+            residuals, weights = None, update_weight.copy()
+            for pool in pools:
+                residuals = pool.residuals_into(residuals, update_weight.shape[0])
+            broken = [pair for pool in pools for pair in pool.broken() if weights[pair]]
+            for pair in broken:
+                weights[pair] = 0.0
             return Part(window, weights, residuals), broken
 
         return Pending(finish)

@@ -43,6 +43,7 @@ from ofms.runs.schemas import (
     PresetName,
     Rounds,
     Seed,
+    Shards,
     TrustTable,
 )
 from ofms.runs.units import named_budgets, parse_bandwidth, parse_budgets
@@ -92,6 +93,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     trust: Annotated[TrustTable | None, Doc("Packages whose code the run imports, and their folders.")] = None
     events: Annotated[tuple[EventTable, ...] | None, Doc("What changes during the run.")] = None
     doubling: Doubling = None
+    shards: Shards = None
     aggregation: AggregationName = None
     attack: AttackName = None
     settings: Annotated[dict[str, Any], Doc("All settings of the policy that are not none.")] = {}

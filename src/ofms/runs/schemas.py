@@ -61,6 +61,13 @@ Doubling = Annotated[
     Annotated[int, Range(1)] | None,
     Doc("The rounds of the first stretch of the doubling trick; none: rates are those of the whole run."),
 ]
+Shards = Annotated[
+    Annotated[int, Range(1)] | None,
+    Doc(
+        "How many parts clients are cut into, each computed together: at most so many processes can share the run. "
+        "It changes the last digits; none: by the number of clients, at most 8."
+    ),
+]
 AggregationName = Annotated[
     str | None,
     Values(AGGREGATIONS),
