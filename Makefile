@@ -23,7 +23,6 @@ demo: $(STAMP)  ## from nothing to a finished run: pre-train twenty small models
 	$(BIN)/python examples/demo.py
 
 docs: $(STAMP)  ## the site in build/site, with its notebooks executed; a warning or a dead link fails
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	rm -rf build/site
 	$(BIN)/sphinx-build -q -W -n --keep-going -d build/doctrees -b html docs build/site
 	$(BIN)/python .ci/site_links.py build/site
@@ -52,9 +51,9 @@ bench: $(STAMP)  ## what it costs, as ratios; with nothing else running
 	$(BIN)/python benchmarks/device.py
 	$(BIN)/python benchmarks/edge.py
 
-mutate: $(STAMP)  ## mutation tests, hours; resumes; for a part, MUTANTS="ofms.core.rates*"
+mutate: $(STAMP)  ## mutation tests, an hour; resumes; for a part, MUTANTS="ofms.core.rates*"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutate]'
-	OMP_NUM_THREADS=1 $(BIN)/mutmut run $(foreach part,$(MUTANTS),'$(part)')
+	OMP_NUM_THREADS=1 $(BIN)/python .ci/mutmut_forks.py $(foreach part,$(MUTANTS),'$(part)')
 	$(BIN)/python .ci/mutants.py
 
 audit: $(STAMP)  ## licences and known vulnerabilities of what is installed; needs pypi.org

@@ -18,6 +18,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import accumulate
@@ -104,6 +105,7 @@ class Forks:
         self.kills: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.count: Counter[int] = Counter()
         self.under_test: str | None = None
+        self.pid = os.getpid()
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
@@ -173,21 +175,14 @@ class Forks:
 
     def reached(self, items: dict[str, pytest.Item]) -> tuple[dict[str, Reached], set[str]]:
         """What each test reaches, and the tests of files that have changed, which are run in a process of their own."""
+        test_files = {test.partition("::")[0] for test in items}
         common = hashlib.sha256()
-        digests = {}
-        for path in sorted([*Path("src").rglob("*.py"), *Path("tests").rglob("*.py"), *Path(".ci").glob("*.py")]):
-            if path.as_posix() in {test.partition("::")[0] for test in items}:
-                digests[path.as_posix()] = hashlib.sha256(path.read_bytes())
-            else:
-                common.update(path.read_bytes())
-        for digest in digests.values():
-            digest.update(common.digest())
-        kept = (
-            {test: Reached(*each) for test, each in json.loads(_REACHED.read_bytes()).items()}
-            if _REACHED.exists()
-            else {}
-        )
-        current = {test: digests[test.partition("::")[0]].hexdigest() for test in items}
+        helpers = [path for path in Path("tests").rglob("*.py") if not path.name.startswith("test_")]
+        for path in sorted([*helpers, *(Path(file.path) for file in self.files)]):
+            common.update(path.read_bytes())
+        digests = {file: hashlib.sha256(Path(file).read_bytes() + common.digest()).hexdigest() for file in test_files}
+        kept = _load() if _REACHED.exists() else {}
+        current = {test: digests[test.partition("::")[0]] for test in items}
         changed = {test for test in items if test not in kept or kept[test].digest != current[test]}
         if changed:
             print(f"running {len(changed)} tests without mutation", flush=True)
@@ -198,7 +193,7 @@ class Forks:
                 if test in changed:
                     state()._stats.clear()
                     start = time.process_time()
-                    item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+                    self.call(item, None)
                     found[test] = Reached(sorted(state()._stats), time.process_time() - start, current[test])
                 else:
                     found[test] = kept[test]
@@ -207,7 +202,13 @@ class Forks:
         pid = _in_child(measure)
         if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
             raise pytest.Session.Failed("tests fail without mutation")
-        return {test: Reached(*each) for test, each in json.loads(_REACHED.read_bytes()).items()}, changed
+        return _load(), changed
+
+    def call(self, item: pytest.Item, following: pytest.Item | None) -> None:
+        """Run a test, unless the first process was ended."""
+        if os.getppid() != self.pid:
+            os._exit(KILLED)
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
 
     def fork(
         self, mutant: Mutant, tests: list[str], items: dict[str, pytest.Item], reached: dict[str, Reached]
@@ -221,8 +222,7 @@ class Forks:
             for test, following in zip(tests, [*tests[1:], None], strict=True):
                 os.write(writing, b".")
                 signal.setitimer(signal.ITIMER_PROF, _LEAST_SECONDS + _TIMES_AS_LONG * reached[test].seconds)
-                item = items[test]
-                item.ihook.pytest_runtest_protocol(item=item, nextitem=items[following] if following else None)
+                self.call(items[test], items[following] if following else None)
 
         pid = _in_child(run)
         os.close(writing)
@@ -248,6 +248,10 @@ class Forks:
         mutant.file.save()
 
 
+def _load() -> dict[str, Reached]:
+    return {test: Reached(*each) for test, each in json.loads(_REACHED.read_bytes()).items()}
+
+
 def _in_child(task: Callable[[], None]) -> int:
     """The number of a process that ends with status 0 after the task."""
     if pid := os.fork():
@@ -256,7 +260,8 @@ def _in_child(task: Callable[[], None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         task()
         os._exit(0)
-    finally:
+    except BaseException:
+        traceback.print_exc()
         os._exit(3)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partialmethod
 from pathlib import Path
+
+from nbclient import NotebookClient
 
 from ofms import __version__
 
@@ -30,6 +33,9 @@ extensions = [
 ]
 exclude_patterns = ["results/*", "_*", "**/.ipynb_checkpoints"]
 
+# Docstrings put names between single backquotes.
+default_role = "code"
+
 html_theme = "furo"
 html_title = f"ofms {release}"
 html_static_path = ["_static"]
@@ -50,13 +56,15 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_output_stderr = "remove"
 nb_merge_streams = True
+# IPython passes on the output of commands in pieces. Joined by nbclient they are the text again; MyST-NB alone
+# would put a line break after each.
+NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
 
 copybutton_exclude = ".linenos, .gp, .go"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
@@ -64,4 +72,4 @@ napoleon_use_ivar = True
 nitpicky = True
 # Signatures name types of NumPy, PyTorch and the standard library, whose sites are elsewhere, and types of this package
 # that users do not name themselves.
-nitpick_ignore_regex = [("py:.*", r"(?!ofms\.).*"), ("py:class", r"ofms\.\w+\.\w+\.\w+")]
+nitpick_ignore_regex = [("py:.*", r"(?!ofms\.).*"), ("py:class", r"ofms\.\w+\.[\w.]+")]

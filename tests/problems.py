@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from ofms.compute.group import ALONE
+from ofms.compute.protocol import Tensors
+from ofms.compute.threads import ThreadedCompute
 from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
@@ -73,3 +76,8 @@ def image_problem(clients: int = 5, rounds: int = 12) -> tuple[Dictionary, Strea
 
 
 PROBLEMS = {"regression": regression_problem, "images": image_problem}
+
+
+def updates_of(compute: ThreadedCompute, *given: Any) -> dict[int, Tensors]:
+    """The clients' updates, summed over shards."""
+    return ALONE.total(compute.update(*given).result().shards, compute.block)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -28,17 +29,8 @@ SHELL = [block for block in BLOCKS if block.language in ("bash", "cell bash")]
 RUNNABLE = [block for block in BLOCKS if block.language in ("bash", "python") and not block.not_run]
 # Of Flower, of the system, and of the shell.
 OTHER_PROGRAMS = {
-    "flwr",
-    "flower-superlink",
-    "flower-supernode",
-    "cd",
-    "export",
-    "ls",
-    "sed",
-    "grep",
-    "tail",
-    "cat",
-    "head",
+    *("flwr", "flower-superlink", "flower-supernode", "podman", "cffconvert", "python"),
+    *("cd", "cp", "export", "for", "done", "grep", "head", "ls", "PYTHON=$python", "sed", "tail", "tar"),
 }
 # What makes a command of a page small enough for a test.
 SMALLER = {
@@ -52,7 +44,8 @@ OFMS = f"""\
 import sys
 from ofms.__main__ import main
 sizes = {SMALLER}
-sys.argv += sizes.get(sys.argv[1], []) if "--resume" not in sys.argv else []
+if not any(word.endswith(".toml") for word in sys.argv):
+    sys.argv += sizes.get(sys.argv[1], [])
 sys.exit(main())
 """
 
@@ -98,7 +91,7 @@ def _require_valid(words: list[str]) -> None:
     elif program == "pip":
         for extra in re.findall(r"\[([\w,]+)\]", " ".join(arguments)):
             assert {*extra.split(",")} <= {*EXTRAS}, words
-    elif program in ("python", "pytest"):
+    elif program in ("python", "pytest") and arguments[0] != "-m":
         path = arguments[0].partition("::")[0]
         assert any((ROOT / folder / path).exists() for folder in ("", "examples/own_data")), words
     else:
@@ -132,8 +125,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what pages name: a run, dictionaries, the examples; and the commands on the path."""
     folder = tmp_path_factory.mktemp("pages")
     run = ofms.simulate("digits", clients=4, rounds=20, out=folder / "RUN", save_models=True)
-    for name in ("DIR", "DICTIONARY", "models"):
-        run.models.write(folder / name)
+    # A page adds the models of one to a fleet with those of another, and retires `small-net`.
+    for folder_name, prefix in (("DIR", "new-"), ("DICTIONARY", ""), ("models", "")):
+        names = ["small-net" if not index else model.name for index, model in enumerate(run.models.models)]
+        models = [replace(model, name=prefix + name) for model, name in zip(run.models.models, names, strict=True)]
+        replace(run.models, models=tuple(models)).write(folder / folder_name)
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     for name, content in (("ofms", OFMS), ("pip", "#!/bin/sh\nexit 0\n")):
         (folder / "bin").mkdir(exist_ok=True)

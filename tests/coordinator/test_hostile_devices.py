@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ofms.coordinator.commands import Command, give_command
-from ofms.coordinator.status import read_status
+from ofms.coordinator.status import read_status, status_text
 from ofms.coordinator.transport import Kind, Reply
 from ofms.core.errors import InvalidInput
 from ofms.device.device import Device
@@ -47,7 +47,7 @@ def deltas_of(envelope: Envelope) -> dict[str, Any]:
 
 def largest(envelope: Envelope, models: Mapping[int, Mapping[str, torch.Tensor]], factor: float) -> Envelope:
     """Updates reversed, at a multiple of the norm of the parameters, with the largest weight of three groups or one."""
-    made = {}
+    made: dict[str, Any] = {}
     for model in {int(key.split(".")[1]) for key in deltas_of(envelope)}:
         mine = {key: array for key, array in deltas_of(envelope).items() if key.split(".")[1] == str(model)}
         norm = np.sqrt(sum(float(np.square(array.astype(np.float64)).sum()) for array in mine.values()))
@@ -99,6 +99,21 @@ def test_updates_at_the_largest_norm_harm_only_their_models_and_a_rollback_resto
     attacked.close()
 
 
+def test_updates_far_longer_than_the_others_are_counted_by_device(tmp_path: Path) -> None:
+    """Accepted, because they are within the largest norm; the operator sees whose they are."""
+    scheduled = ScheduledFleet(tmp_path, settings={"fine_tuning_rate": 1e-4, "learning_rate": 1e-6})
+    tamper(scheduled, lambda each: largest(each, dict(enumerate(scheduled.persistence.coordinator.tensors)), 0.9))
+    scheduled.run()
+    devices = read_status(scheduled.folder)["devices"]
+    assert [device["refused"] for device in devices] == [0, 0, 0]
+    assert devices[0]["outliers"] == devices[2]["outliers"] == 0
+    assert devices[HOSTILE]["outliers"] > 0
+    assert "device-1 (node 11): " in scheduled.events
+    assert "updates are over ten times as long as the others'" in scheduled.events
+    assert status_text(read_status(scheduled.folder)).splitlines()[2].endswith("outliers")
+    scheduled.close()
+
+
 def test_updates_beyond_the_largest_norm_are_refused_and_counted(scheduled: ScheduledFleet) -> None:
     tamper(scheduled, lambda each: largest(each, dict(enumerate(scheduled.persistence.coordinator.tensors)), 1.01))
     scheduled.run()
@@ -137,7 +152,7 @@ def test_two_programs_with_one_key_are_noticed_and_named(tmp_path: Path) -> None
     scheduled = ScheduledFleet(tmp_path, rounds=16)
     first = scheduled.fleet.devices[HOSTILE]
     twin: list[Device] = []
-    answer, turns = scheduled.transport.answer, []
+    answer, turns = scheduled.transport.answer, list[Kind]()
 
     def by_turns(client: int, kind: Kind, content: bytes) -> bytes | None:
         if client != HOSTILE:

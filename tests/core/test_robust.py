@@ -11,7 +11,16 @@ import ofms
 from ofms.core import robust
 from ofms.core.attacks import Attack
 from ofms.core.draws import Draws
-from ofms.core.robust import Aggregation, moderate_votes, robust_losses, total
+from ofms.core.robust import (
+    Aggregation,
+    clip_factors,
+    moderate_votes,
+    norms,
+    robust_losses,
+    scaled_losses,
+    total,
+)
+from ofms.core.usual_norms import UsualNorms
 
 KINDS = ["sum", "median", "trimmed-mean", "trimmed-mean:0.1", "clipped", "clipped:2.5"]
 
@@ -34,6 +43,11 @@ def test_the_order_of_clients_does_not_matter(text: str, clients: int, seed: int
     assert total(updates[::-1], aggregation) == pytest.approx(total(updates, aggregation))
 
 
+def shortened(updates: np.ndarray, aggregation: Aggregation, usual: float | None = None) -> np.ndarray:
+    lengths = norms(updates)
+    return total(updates, aggregation, clip_factors(lengths, aggregation, usual or float(np.median(lengths))))
+
+
 @pytest.mark.parametrize("text", ["median", "trimmed-mean", "clipped"])
 @given(honest=st.integers(7, 12), hostile=st.integers(0, 3), seed=st.integers(0, 99))
 def test_a_minority_moves_a_robust_total_no_farther_than_the_honest_updates(
@@ -42,13 +56,30 @@ def test_a_minority_moves_a_robust_total_no_farther_than_the_honest_updates(
     """3 of 10 at most: of each coordinate within the honest range; clipped, within the honest norms."""
     updates = updates_of(honest + hostile, 5, seed)
     updates[honest:] *= 1e6
-    found, mine = total(updates, Aggregation.of(text)), updates[:honest]
-    count = honest + hostile
+    mine, count, aggregation = updates[:honest], honest + hostile, Aggregation.of(text)
     if text == "clipped":
+        found = shortened(updates, aggregation)
         assert np.linalg.norm(found) <= count * np.linalg.norm(mine, axis=1).max()
     else:
+        found = total(updates, aggregation)
         assert (found <= count * mine.max(axis=0) + 1e-9).all()
         assert (found >= count * mine.min(axis=0) - 1e-9).all()
+
+
+@pytest.mark.parametrize("text", ["median", "trimmed-mean", "clipped:2"])
+def test_a_hostile_majority_of_an_exchange_is_bounded_by_what_is_usual(text: str) -> None:
+    updates = 1e6 * updates_of(6, 5, 1)
+    updates[0] = 1e-6 * updates[0]
+    assert np.linalg.norm(shortened(updates, Aggregation.of(text), usual=0.1)) <= 6 * 3 * 0.1 * np.sqrt(5)
+
+
+def test_the_usual_norm_is_that_of_most_exchanges() -> None:
+    usual = UsualNorms()
+    found = [usual.add(1, np.array(each)) for each in ([2.0], [90.0, 95.0], [3.0, 4.0, 5.0], [70.0], [3.0], [80.0])]
+    assert found == [0.0, 0.0, 2.0, 2.0, 3.0, 3.0]
+    again = UsualNorms()
+    again.load_arrays(usual.to_arrays("a."), "a.")
+    assert again.add(1, np.array([1.0])) == usual.add(1, np.array([1.0]))
 
 
 def test_totals_by_hand() -> None:
@@ -58,7 +89,7 @@ def test_totals_by_hand() -> None:
     assert total(updates, Aggregation.of("trimmed-mean:0.25")).tolist() == [4 * 1.5, 4 * 2.5]
     assert total(updates, Aggregation.of("trimmed-mean:0.2")).tolist() == [9.0, 11.0], "a fifth of four is none"
     # Norms 5, 1, 10, 2: the median is 3.5.
-    assert total(updates, Aggregation.of("clipped")) == pytest.approx([0.7 * 3 + 0.35 * 6, 0.7 * 4 + 0.35 * 8 - 1])
+    assert shortened(updates, Aggregation.of("clipped")) == pytest.approx([0.7 * 3 + 0.35 * 6, 0.7 * 4 + 0.35 * 8 - 1])
 
 
 @pytest.mark.parametrize("text", KINDS)
@@ -75,6 +106,10 @@ def test_a_lie_about_losses_moves_neither_their_sum_nor_a_vote_far() -> None:
     made = robust_losses(losses, reported, Aggregation.of("median"))
     assert np.where(reported, made, 0.0).sum(axis=0).tolist() == [4 * 1.75, 5.0]
     assert np.isnan(made[~reported]).all()
+    clipped = robust_losses(losses, reported, Aggregation.of("clipped"))
+    assert clipped[:, 0].tolist() == [1.0, 2.0, 3 * 1.75, 1.5]
+    factors = {0: (np.array([4, 8]), np.array([0.5, 0.1]))}
+    assert scaled_losses(losses, np.array([2, 4, 6, 8]), factors)[:, 0] == pytest.approx([1.0, 1.0, 1e30, 0.15])
     votes = moderate_votes(np.array([[0.3, np.nan], [-0.1, 0.0], [0.2, np.nan], [-1e30, np.nan]]))
     assert votes[:, 0] == pytest.approx([0.25, -0.1, 0.2, -0.25])
     assert votes[1, 1] == 0.0

@@ -7,8 +7,9 @@ import pytest
 
 from ofms.core.messages import Reports
 from ofms.core.typing import Floats
+from ofms.policies.changes import Change
 from ofms.policies.protocol import SummedUpdates
-from ofms.policies.tuning_server import TuningServer
+from ofms.policies.tuning_server import TuningServer, TuningState
 from tests.problems import fleet_of
 
 # Before a comparison, a model has an eighth of the share.
@@ -98,3 +99,19 @@ def test_the_share_is_four_times_what_fine_tuning_gained_and_an_eighth_of_it_aft
     assert share_after((False, 0.8)) == 4.0
     assert share_after(better, neither, worse) == 0.25
     assert share_after(worse, better) == 2.0
+
+
+def test_sums_steps_and_shares_follow_their_models_and_new_ones_start_anew() -> None:
+    state = TuningState(np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([5, 6]), np.array([4.0, 0.0625]))
+    change = Change(fleet_of([1, 1, 1], [3]).catalogue, np.zeros(0), np.array([1, -1, 0]), same_models=False)
+    found = SERVER.adapt(state, change)
+    assert (found.losses.tolist(), found.products.tolist()) == ([2, 0, 1], [4, 0, 3])
+    assert (found.steps.tolist(), found.share.tolist()) == ([6, 0, 5], [0.0625, 0.5, 4.0])
+    assert SERVER.start(CATALOGUE).steps.dtype == np.int64
+
+
+def test_only_reports_of_clients_that_updated_a_model_count() -> None:
+    """Two clients hold the model, one of them updates it: of losses 2 and 7, only 2 counts."""
+    told = Reports(0, np.arange(2), np.array([[2.0, np.nan], [7.0, np.nan]]), np.array([[True, False], [False, False]]))
+    state, _ = SERVER.learn(SERVER.start(CATALOGUE), told, summed(2, np.array([0.4, 0.0]), FAR))
+    assert state.losses.tolist() == [2, 0]

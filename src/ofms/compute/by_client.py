@@ -89,7 +89,8 @@ class UpdatesByClient:
             return _flat(found)
         after = personal.train(module, start, x, y, local, self.samples.task)
         changes = _flat({name: after[name] - start[name] for name in after})
-        return changes * weights.astype(changes.dtype)[:, None]
+        weighted: AnyArray = changes * weights.astype(changes.dtype)[:, None]
+        return weighted
 
 
 def _flat(tensors: Tensors) -> AnyArray:

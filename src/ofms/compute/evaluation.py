@@ -104,10 +104,11 @@ class PastOutputs:
         self.length = int(late.max(initial=0))
         self._parts: list[tuple[int, Integers, Integers, AnyArray]] = []
 
-    def wanted(self, model: int) -> tuple[Integers, Integers]:
-        """Clients and rounds on which a model is to be evaluated."""
-        rows, back = np.nonzero(np.arange(1, self.length + 1) <= self.late[:, model, None])
-        return rows, self.first - 1 - back
+    def wanted(self, model: int, among: Integers | None = None) -> tuple[Integers, Integers]:
+        """Clients, of all or `among` some successive ones, and rounds on which a model is to be evaluated."""
+        start, late = (0, self.late) if among is None else (among[0], self.late[among])
+        rows, back = np.nonzero(np.arange(1, self.length + 1) <= late[:, model, None])
+        return rows + start, self.first - 1 - back
 
     def add(self, model: int, rows: Integers, rounds: Integers, outputs: AnyArray) -> None:
         """Add [M, C] outputs of M pairs of client and round."""
@@ -150,13 +151,14 @@ class PoolResiduals:
         """Clients and models whose outputs are not finite: they have no gradient."""
         return sorted(self._broken)
 
-    def residuals(self, clients: int) -> Floats:
-        """[N, n, C] for all clients; 0 for those that do not upload."""
+    def residuals_into(self, whole: Floats | None, clients: int) -> Floats:
+        """[N, n, C] for all clients, those of these ones added; 0 for those that do not upload."""
         width = next(iter(self._outputs.values())).shape[-1]
         pool = Pool((*self.targets.shape, width))
         for model in sorted(self._outputs):
             places = self.prediction_weights[:, model] > 0
             pool.add(places, self.prediction_weights[places, model], self._outputs[model])
-        whole = np.zeros((clients, *self.targets.shape[1:], width))
+        if whole is None:
+            whole = np.zeros((clients, *self.targets.shape[1:], width))
         whole[self.rows] = pool_gradient(pool.value(), self.targets)
         return whole

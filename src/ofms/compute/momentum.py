@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ofms.compute.protocol import Tensors
-from ofms.compute.updates import Updates, norm_of
+from ofms.compute.updates import Updates, norm_of, wide
 from ofms.core.typing import AnyArray, Floats
 from ofms.core.usual_norms import UsualNorms
 
@@ -87,4 +87,4 @@ def sizes_of(
 
 
 def _product(one: Tensors, other: Tensors) -> float:
-    return float(torch.stack([(part.double() * other[name].double()).sum() for name, part in one.items()]).sum())
+    return float(torch.stack([(wide(part) * wide(other[name])).sum() for name, part in one.items()]).sum())

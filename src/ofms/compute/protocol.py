@@ -89,6 +89,17 @@ class Summed:
 
 
 @dataclass(frozen=True, eq=False)
+class ShardUpdates:
+    """The clients' updates of an exchange by shard and model, weighted and summed within shards; a sum may overflow.
+
+    `left_out` as in `Summed`.
+    """
+
+    shards: dict[int, dict[int, Tensors]]
+    left_out: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
 class Pending(Generic[Result]):
     """A result in progress; `result` waits for it. Further calls can be started before, to keep workers busy."""
 
@@ -101,8 +112,11 @@ class Pending(Generic[Result]):
 class Compute(Protocol):
     """Computation on the models' parameters and the clients' samples.
 
-    A context manager. Collect pending results before `apply` changes the parameters.
+    A context manager. Collect pending results before `apply` changes the parameters. `shards` is the number of shards,
+    in all processes.
     """
+
+    shards: int
 
     def __enter__(self) -> Self: ...
 
@@ -132,8 +146,8 @@ class Compute(Protocol):
 
     def update(
         self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
-    ) -> Pending[Summed]:
-        """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed.
+    ) -> Pending[ShardUpdates]:
+        """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed by shard.
 
         [N, K] `prediction_weights` are those of the pool, if its loss is what clients reduce.
         """

@@ -38,6 +38,8 @@ class Counts(msgspec.Struct):
     last_exchange: int = -1
     missed: int = 0
     refused: int = 0
+    # Updates far longer than the others of their model; earlier checkpoints do not have it.
+    outliers: int = 0
     # Labels whose predictions the device scored, and the sum of the scores: of all reports, and of the last one.
     samples: int = 0
     score: float = 0.0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ofms.compute.moving import move_models
-from ofms.coordinator.aggregation import Closed, aggregate
+from ofms.coordinator.aggregation import Closed, aggregate, outliers
 from ofms.coordinator.changing_fleet import ChangingFleet
 from ofms.coordinator.graphs import Graphs
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
@@ -156,12 +156,13 @@ class Coordinator(ChangingFleet):
             reports = Reports.stack([answer.reports for answer in answers])
             if self.frozen and is_control(self.policy.local, self.exchange):
                 reports = replace(reports, losses=None)
+            updates, reports = aggregate(answers, reports, self.policy.aggregation, self.momentum.norms)
             before, restored = self.state, self.session.restored(self.state, reports)
             models = self.momentum, self.tensors, self._trainable
-            updates = aggregate(answers, self.policy.aggregation, self.momentum.norms)
             self.state = move_models(self.session, before, reports, updates, *models, self._first_version)
             quarantined = self.state.quarantined & ~before.quarantined
-            closed = Closed(np.flatnonzero(quarantined).tolist(), np.flatnonzero(restored).tolist())
+            back = np.flatnonzero(restored).tolist()
+            closed = Closed(np.flatnonzero(quarantined).tolist(), back, outliers(answers))
         self.opened = None
         self.exchange += 1
         return closed

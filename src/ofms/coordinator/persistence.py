@@ -156,6 +156,10 @@ class PersistentCoordinator(PersistentEvents):
         for model in sorted(set(closed.restored) - set(closed.quarantined)):
             line = f"exchange {number}: {names[model]} goes back to its first version: fine-tuning made it worse"
             self.log_event(line, logging.WARNING)
+        for client, count in closed.outliers.items():
+            records.counts[client].outliers += count
+            line = f"exchange {number}: {self.name(client)}: {count} updates are over ten times as long as the others'"
+            self.log_event(line, logging.WARNING)
         self._record_exchange(number, opened, updates)
         missed = sorted(opened.grants.keys() - opened.answers.keys())
         line = f"exchange {number}: {len(opened.answers)} of {len(opened.grants)} devices, {updates} updates"

@@ -26,7 +26,7 @@ from ofms.storage.parsing import parse_json
 _REFUSALS_SHOWN = 10
 # What a status of 0.3.0 does not have.
 _LATER = {"version": "", "task": "", "models": [], "recent": [], "use": {"held": {}, "used": {}, "reporting": 0}}
-_LATER_OF_DEVICES = {"samples": 0, "score": 0.0, "last_samples": 0, "last_score": 0.0}
+_LATER_OF_DEVICES = {"samples": 0, "score": 0.0, "last_samples": 0, "last_score": 0.0, "outliers": 0}
 
 
 def write_status(
@@ -103,11 +103,12 @@ def status_text(status: dict[str, Any]) -> str:
             human_bytes(device["bytes_up"]),
             f"{human_bytes(device['held_bytes'])} of {human_bytes(device['budget'])}",
             str(device["refused"]),
+            str(device["outliers"]),
         ]
         for device in status["devices"]
     ]
     score = "accuracy" if status["task"] == "classification" else "squared error"
-    table = format_table(["device", "", score, "answered", "last", "down", "up", "held", "rejected"], rows)
+    table = format_table(["device", "", score, "answered", "last", "down", "up", "held", "rejected", "outliers"], rows)
     lines = [head, "", table]
     if status.get("quarantined"):
         lines += ["", f"quarantined, because their updates were not finite: {', '.join(status['quarantined'])}"]

@@ -48,10 +48,13 @@ class Draws:
         clients = np.asarray(clients, dtype=np.int64)
         if clients.size == 0:
             return np.zeros(0)
-        largest = int(clients.max())
+        first, largest = int(clients[0]), int(clients.max())
+        if _is_range(clients):
+            some: Floats = self._generator(purpose, first // 4, column).random(first % 4 + clients.size)
+            return some[first % 4 :]
         if largest < 4 * clients.size:
             row: Floats = self._generator(purpose, 0, column).random(largest + 1)
-            return row if clients.size == largest + 1 and _is_range(clients) else row[clients]
+            return row[clients]
         blocks = [(self._generator(purpose, client // 4, column), client % 4) for client in clients.tolist()]
         return np.array([generator.random(place + 1)[-1] for generator, place in blocks])
 
@@ -108,4 +111,6 @@ class ClientDraws:
 
 
 def _is_range(clients: Integers) -> bool:
-    return bool((clients == np.arange(clients.size)).all())
+    """Whether client numbers follow each other."""
+    first, last = int(clients[0]), int(clients[-1])
+    return last - first + 1 == clients.size and bool((clients == np.arange(first, last + 1)).all())

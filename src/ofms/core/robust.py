@@ -6,6 +6,7 @@ is their sum. Of one client it is that client's update, of two their sum: it nee
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
-from ofms.core.typing import AnyArray, Flags, Floats
+from ofms.core.typing import AnyArray, Flags, Floats, Integers
 
 Kind = Literal["sum", "median", "trimmed-mean", "clipped"]
 AGGREGATIONS = "sum, median, trimmed-mean, clipped; with a number, as trimmed-mean:0.3 or clipped:2"
@@ -80,24 +81,20 @@ class Aggregation:
 SUM = Aggregation()
 
 
-def total(updates: AnyArray, aggregation: Aggregation, usual: float | None = None) -> AnyArray:
-    """[P] from [m, P] weighted updates of m clients; `usual` is their usual norm, by default their median norm.
-
-    Updates are shortened to a multiple of it first: before a median or a trimmed mean to three times the usual norm,
-    for exchanges in which most clients are hostile.
+def total(updates: AnyArray, aggregation: Aggregation, factors: Floats | None = None) -> AnyArray:
+    """[P] from [m, P] weighted updates of m clients, which are shortened by [m] `factors` first.
 
     >>> updates = np.array([[1.0, 1.0], [1.0, 3.0], [1.0, -80.0]])
     >>> total(updates, Aggregation.of("median"))
     array([3., 3.])
     >>> total(updates, Aggregation.of("trimmed-mean:0.4"))
     array([3., 3.])
+    >>> total(updates, Aggregation.of("clipped"), np.array([1.0, 1.0, 0.1]))
+    array([ 2.1, -4. ])
     """
     clients, count = updates.shape
     found = np.empty(count, dtype=updates.dtype)
-    outer, factors = 0, np.ones(clients)
-    if aggregation.robust:
-        lengths = norms(updates)
-        factors = clip_factors(lengths, aggregation, float(np.median(lengths)) if usual is None else usual)
+    outer = 0
     if aggregation.kind == "median":
         # The mean of the middle one or two.
         outer = (clients - 1) // 2
@@ -106,7 +103,7 @@ def total(updates: AnyArray, aggregation: Aggregation, usual: float | None = Non
     width = max(1, _VALUES_AT_ONCE // clients)
     for first in range(0, count, width):
         some = np.ascontiguousarray(updates[:, first : first + width].T)
-        if (factors != 1).any():
+        if factors is not None and (factors != 1).any():
             some *= factors
         if outer:
             some.sort(axis=1)
@@ -119,11 +116,14 @@ def total(updates: AnyArray, aggregation: Aggregation, usual: float | None = Non
 
 def norms(updates: AnyArray) -> Floats:
     """[m] the norms of [m, P] updates."""
-    return np.sqrt(np.einsum("mp,mp->m", updates, updates, dtype=np.float64))
+    squares: Floats = np.einsum("mp,mp->m", updates, updates, dtype=np.float64)
+    return np.sqrt(squares)
 
 
 def clip_factors(lengths: Floats, aggregation: Aggregation, usual: float) -> Floats:
-    """[m] by what updates of [m] norms are multiplied: min(1, c · usual norm / norm).
+    """[m] by what updates of [m] norms are shortened: min(1, c · usual norm / norm).
+
+    c is 3 before a median or a trimmed mean, for exchanges in which most clients are hostile.
 
     >>> clip_factors(np.array([1.0, 2.0, 8.0]), Aggregation.of("clipped"), 2.0).tolist()
     [1.0, 1.0, 0.25]
@@ -133,12 +133,29 @@ def clip_factors(lengths: Floats, aggregation: Aggregation, usual: float) -> Flo
 
 
 def robust_losses(losses: Floats, reported: Flags, aggregation: Aggregation) -> Floats:
-    """[N, K] losses whose sum over the clients that [N, K] `reported` one is robust: the same for all of them."""
+    """[N, K] losses whose sum over the clients that [N, K] `reported` one is robust.
+
+    The median or the trimmed mean for each of them; or, clipped, none above three times the median.
+    """
     made = losses.copy()
     for model in np.flatnonzero(reported.any(axis=0)).tolist():
         rows = reported[:, model]
-        some = losses[rows, model][:, None]
-        made[rows, model] = total(some, aggregation)[0] / some.size
+        some = losses[rows, model]
+        if aggregation.kind == "clipped":
+            made[rows, model] = np.minimum(some, _FARTHEST * np.median(some))
+        else:
+            made[rows, model] = total(some[:, None], aggregation)[0] / some.size
+    return made
+
+
+def scaled_losses(losses: Floats, clients: Integers, factors: Mapping[int, tuple[Integers, Floats]]) -> Floats:
+    """[N, K] losses of [N] clients, those of a model times the factors by which its updates were shortened.
+
+    A shortened update is the gradient of so much of the client's loss.
+    """
+    made, row = losses.copy(), {client: place for place, client in enumerate(clients.tolist())}
+    for model, (some, by) in factors.items():
+        made[[row[client] for client in some.tolist()], model] *= by
     return made
 
 

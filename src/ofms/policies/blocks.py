@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from ofms.core.tasks import done
 from ofms.core.typing import AnyArray, Integers
 
 T = TypeVar("T")
@@ -135,7 +136,7 @@ def _write(joined: list[_Joined], part: _Part) -> None:
 def _starter() -> Iterator[Callable[[Callable[[], R]], Future[R]]]:
     """Starts tasks on the threads; with one thread, each is done when it is started."""
     if _threads == 1:
-        yield _done
+        yield done
         return
     with ThreadPoolExecutor(_threads) as pool:
         try:
@@ -144,12 +145,6 @@ def _starter() -> Iterator[Callable[[Callable[[], R]], Future[R]]]:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _done(task: Callable[[], R]) -> Future[R]:
-    future = Future[R]()
-    future.set_result(task())
-    return future
 
 
 def _ahead(

@@ -79,7 +79,7 @@ class ServerSession:
             exchange=requests.exchange,
             client=requests.client,
             held=held,
-            sent=held & (requests.holding != version),
+            sent=sent_models(held, requests.holding, version),
             prediction_weights=prediction_weights,
             uploads=np.zeros(requests.client.size, dtype=np.bool_) if groups is None else groups.uploads,
             groups=1 if groups is None else groups.count,
@@ -162,3 +162,9 @@ class ServerSession:
         if self.policy.upload_groups is not None:
             bandwidth = -(-needs.size // self.policy.upload_groups) * int(needs.max())
         return draw_group(needs, bandwidth, draws.single(Purpose.GROUP))
+
+
+def sent_models(held: Flags, holding: Integers, version: Integers) -> Flags:
+    """[N, K] the held models that clients do not have in their current version."""
+    sent: Flags = held & (holding != version)
+    return sent

@@ -31,6 +31,7 @@ from ofms.runs.schemas import (
     Budget,
     Clients,
     DatasetName,
+    Device,
     Doubling,
     DriftKind,
     EventTable,
@@ -42,6 +43,7 @@ from ofms.runs.schemas import (
     PresetName,
     Rounds,
     Seed,
+    Shards,
     TrustTable,
 )
 from ofms.runs.units import named_budgets, parse_bandwidth, parse_budgets
@@ -83,6 +85,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     hindsight: Annotated[
         bool, Doc("Whether all models are evaluated on all samples, which regret and the best model need.")
     ] = True
+    device: Device = None
     history: History = 10
     drift: DriftKind = None
     loopback: Annotated[Literal[True] | None, Doc("Run client by client through messages.")] = None
@@ -90,6 +93,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     trust: Annotated[TrustTable | None, Doc("Packages whose code the run imports, and their folders.")] = None
     events: Annotated[tuple[EventTable, ...] | None, Doc("What changes during the run.")] = None
     doubling: Doubling = None
+    shards: Shards = None
     aggregation: AggregationName = None
     attack: AttackName = None
     settings: Annotated[dict[str, Any], Doc("All settings of the policy that are not none.")] = {}

@@ -52,9 +52,21 @@ History = Annotated[
         " one, in at most half a MiB for each client."
     ),
 ]
+Device = Annotated[
+    str | None,
+    Values("cpu, cuda, cuda:1, mps"),
+    Doc("Where models compute; none: on the processor. Accelerators are experimental."),
+]
 Doubling = Annotated[
     Annotated[int, Range(1)] | None,
     Doc("The rounds of the first stretch of the doubling trick; none: rates are those of the whole run."),
+]
+Shards = Annotated[
+    Annotated[int, Range(1)] | None,
+    Doc(
+        "How many parts clients are cut into, each computed together: at most so many processes can share the run. "
+        "It changes the last digits; none: by the number of clients, at most 8."
+    ),
 ]
 AggregationName = Annotated[
     str | None,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ofms.compute.protocol import Combine
 from ofms.core.attacks import Attack
 from ofms.core.draws import Draws
-from ofms.core.messages import Grants
-from ofms.core.robust import Aggregation, norms, total
-from ofms.core.typing import AnyArray, Flags, Integers
+from ofms.core.messages import Grants, Reports
+from ofms.core.robust import Aggregation, clip_factors, norms, scaled_losses, total
+from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.core.usual_norms import UsualNorms
 
 # As `largest_update` of a deployment is by default.
@@ -20,7 +19,10 @@ _LARGEST_UPDATE = 1.0
 
 @dataclass(frozen=True, eq=False)
 class Combination:
-    """A `Combine` for one exchange; `hostile` is [N], `most_weight` the largest weight of an update."""
+    """A `Combine` for one exchange; `hostile` is [N], `most_weight` the largest weight of an update.
+
+    `factors` are those by which the updates of each model were shortened, with their clients.
+    """
 
     aggregation: Aggregation
     usual: UsualNorms
@@ -28,6 +30,7 @@ class Combination:
     hostile: Flags
     draws: Draws
     most_weight: float
+    factors: dict[int, tuple[Integers, Floats]] = field(default_factory=dict)
 
     def __call__(self, model: int, clients: Integers, updates: AnyArray, norm: float) -> AnyArray:
         if self.attack is not None:
@@ -35,12 +38,21 @@ class Combination:
             updates = self.attack.distorted(updates, clients, self.hostile, model, most=most, draws=self.draws)
         if not self.aggregation.robust:
             return total(updates, self.aggregation)
-        return total(updates, self.aggregation, self.usual.add(model, norms(updates)))
+        lengths = norms(updates)
+        factors = clip_factors(lengths, self.aggregation, self.usual.add(model, lengths))
+        self.factors[model] = clients, factors
+        return total(updates, self.aggregation, factors)
+
+    def scaled(self, reports: Reports) -> Reports:
+        """The reports with the losses of shortened updates."""
+        if reports.losses is None or not self.factors:
+            return reports
+        return replace(reports, losses=scaled_losses(reports.losses, reports.client, self.factors))
 
 
 def combination_for(
     aggregation: Aggregation, usual: UsualNorms, attack: Attack | None, clients: int, grants: Grants, draws: Draws
-) -> Combine | None:
+) -> Combination | None:
     """What an exchange needs besides sums; None if sums are all."""
     if attack is None and not aggregation.robust:
         return None

@@ -6,7 +6,8 @@ It is the reference for the fused simulator, and it mimics a deployment: a clien
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from ofms.compute.updates import norm_of
 from ofms.core.attacks import Attack
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
-from ofms.core.messages import Grants, Plan, Reports, Requests
+from ofms.core.messages import Plan, Reports, Requests
 from ofms.core.states import flatten, unflatten
 from ofms.core.typing import AnyArray, Floats
 from ofms.data.stream import Stream
@@ -35,7 +36,7 @@ from ofms.policies.local_updates import copies_held, is_control, tuning_window_o
 from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
 from ofms.simulator.cohorts import Cohorts
-from ofms.simulator.combining import combination_for
+from ofms.simulator.combining import Combination, combination_for
 from ofms.simulator.earlier_versions import EarlierVersions
 from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 from ofms.simulator.loopback_client import LoopbackClient
@@ -206,8 +207,12 @@ class LoopbackSimulation:
         window = tuning_window_of(policy.local, self.fleet.schedule, exchange)
         summed, own_left_out = Summed({}), list[tuple[int, int]]()
         if window is not None and policy.local is not None:
-            combine = self._combination(grants, draws)
+            made = combination_for(
+                policy.aggregation, self.momentum.norms, self.attack, len(self.clients), grants, draws
+            )
+            combine = None if made is None else partial(self._combined, made)
             summed = updates_of(self.present, plans, reports, window, policy.local, combine)
+            reports = reports if made is None else made.scaled(reports)
             own_left_out = train_own_copies(self.present, policy.own_model, window, policy.local, len(self.names))
         reports = reports.without_updates(flags_of(summed.left_out, plan.held.shape)[rows.present])
         models, first = (self.momentum, self.tensors, self.trainable), lambda model: _copied(self.frozen[model])
@@ -234,19 +239,10 @@ class LoopbackSimulation:
             present=None if self.phases is None or self.setup is None else self.phases.present(self.setup),
         )
 
-    def _combination(self, grants: Grants, draws: Draws) -> Callable[[int, Mapping[int, Tensors]], Tensors] | None:
-        """What makes one update of a model of its updates by client; None for the sum."""
-        aggregation, usual = self.policy.aggregation, self.momentum.norms
-        made = combination_for(aggregation, usual, self.attack, len(self.clients), grants, draws)
-        if made is None:
-            return None
-
-        def combine(model: int, updates: Mapping[int, Tensors]) -> Tensors:
-            norm = norm_of(self.tensors[model][name] for name in self.trainable[model])
-            clients = np.array(list(updates))
-            return combine_tensors(list(updates.values()), lambda rows: made(model, clients, rows, norm))
-
-        return combine
+    def _combined(self, made: Combination, model: int, updates: Mapping[int, Tensors]) -> Tensors:
+        """One update of a model of its updates by client."""
+        norm, clients = norm_of(self.tensors[model][name] for name in self.trainable[model]), np.array(list(updates))
+        return combine_tensors(list(updates.values()), lambda rows: made(model, clients, rows, norm))
 
     def _evaluation(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
         targets = self.stream.y[:, span[0] : span[1]]

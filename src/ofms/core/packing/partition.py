@@ -9,6 +9,7 @@ import numpy as np
 
 from ofms.core.packing.all_but_one import Packed, pack_all_but_one
 from ofms.core.packing.first_fit import first_fit_decreasing
+from ofms.core.states import Derived
 from ofms.core.typing import AnyArray, Integers
 
 # Memory for clusters that were computed before; where those of all models do not fit, they are computed when drawn.
@@ -16,7 +17,7 @@ _MOST_BYTES = 8_000_000
 
 
 @dataclass(frozen=True)
-class PartitionTable:
+class PartitionTable(Derived):
     """The clusters of every (budget, chosen model).
 
     Costs and budgets are fixed and first-fit decreasing is deterministic, so all clusters are known before the first
@@ -99,7 +100,7 @@ def cluster_counts(costs: Integers, budget: int) -> Integers:
     >>> cluster_counts(np.array([2, 1, 1]), 3).tolist()
     [2, 2, 2]
     """
-    return _packed(costs, costs, budget).count
+    return _packed(costs, costs, budget).bins
 
 
 def smallest_budget(costs: Integers) -> int:
