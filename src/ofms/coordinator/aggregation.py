@@ -10,10 +10,17 @@ from ofms.coordinator.validation import Answer, Tensors
 
 @dataclass(frozen=True)
 class Closed:
-    """Of a closed exchange: the models that diverged, and those that go back to their first versions."""
+    """Of a closed exchange: the models that diverged, those that go back to their first versions, and late answers.
+
+    `late` has device and exchange of each late answer that counted; `overdue` the devices whose answers to an earlier
+    exchange will not count any more.
+    """
 
     quarantined: list[int] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
+    late: list[tuple[int, int]] = field(default_factory=list)
+    overdue: list[int] = field(default_factory=list)
+    updates: int = 0
 
 
 def sum_updates(answers: Sequence[Answer]) -> dict[int, Tensors]:

@@ -17,6 +17,7 @@ import numpy as np
 from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.files import STATE
 from ofms.coordinator.statistics import ClosedExchange, ModelUse
+from ofms.coordinator.stragglers import Stragglers
 from ofms.core.errors import InvalidInput
 from ofms.core.events import Event
 from ofms.core.messages import Requests
@@ -36,7 +37,9 @@ class Counts(msgspec.Struct):
     held_bytes: int = 0
     exchanges: int = 0
     last_exchange: int = -1
+    # Without an answer in time; and those of them that were answered late.
     missed: int = 0
+    late: int = 0
     refused: int = 0
     # Labels whose predictions the device scored, and the sum of the scores: of all reports, and of the last one.
     samples: int = 0
@@ -109,6 +112,8 @@ class Checkpoint:
         arrays |= coordinator.momentum.to_arrays("momentum.")
         for client, request in coordinator.requests.items():
             arrays |= {f"request.{client}.{name}": array for name, array in request.to_arrays().items() if array.ndim}
+        late, late_arrays = coordinator.stragglers.write()
+        arrays |= late_arrays
         values = {
             "identity": self.identity,
             "budgets": beginning.budgets,
@@ -119,6 +124,7 @@ class Checkpoint:
             "frozen": coordinator.frozen,
             "state": state_values,
             "requests": sorted(coordinator.requests),
+            **late,
         } | msgspec.to_builtins(records)
         write_whole(self.path, encode(Envelope("checkpoint", values, arrays)))
         kept = _referenced(coordinator, records)
@@ -166,6 +172,7 @@ class Checkpoint:
         for client in values["requests"]:
             arrays = envelope.part(f"request.{client}") | {"exchange": np.asarray(coordinator.exchange)}
             coordinator.requests[int(client)] = Requests.from_arrays(arrays)
+        coordinator.stragglers = Stragglers.read(envelope, coordinator.state.policy)
         records = msgspec.convert({name: values[name] for name in Records.__struct_fields__ if name in values}, Records)
         for model, version in enumerate(coordinator.version.tolist()):
             if version:

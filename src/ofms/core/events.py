@@ -29,8 +29,9 @@ class Event:
         Another policy, or other settings of the same one; both halves start anew.
     rounds
         Both halves start anew with rates for this horizon; the doubling trick.
-    deadline
-        Seconds in which devices answer; of a deployment alone.
+    deadline, quorum, staleness
+        Of a deployment alone: seconds in which devices answer, the share of answers after which an exchange is closed,
+        and how many exchanges later an answer may arrive.
     """
 
     exchange: int
@@ -45,6 +46,8 @@ class Event:
     settings: Mapping[str, Any] | None = None
     rounds: int | None = None
     deadline: float | None = None
+    quorum: float | None = None
+    staleness: int | None = None
 
     def __post_init__(self) -> None:
         if self.exchange < 0:
@@ -70,7 +73,7 @@ class Event:
         parts += [f"{who.get(client, f'client {client}')} has {to} bytes" for client, to in self.budget.items()]
         parts += [f"model {name} is retired" for name in self.retire]
         parts += [f"model {name} is added" for name in self.add]
-        for each in ("policy", "bandwidth", "interval", "deadline"):
+        for each in ("policy", "bandwidth", "interval", "deadline", "quorum", "staleness"):
             if getattr(self, each) is not None:
                 parts.append(f"{each} = {getattr(self, each)}")
         parts += [f"{name} = {value}" for name, value in (self.settings or {}).items()]

@@ -17,6 +17,8 @@ from ofms.cli.options import assignments, named_budgets
 @click.option("--bandwidth", metavar="E", help="Upload per exchange: a share of the summed budgets, or bytes.")
 @click.option("--interval", type=int, metavar="N", help="Samples between exchanges.")
 @click.option("--deadline", type=float, metavar="S", help="Seconds for a device to process those samples.")
+@click.option("--quorum", type=float, metavar="SHARE", help="The share of answers that closes an exchange.")
+@click.option("--staleness", type=int, metavar="N", help="How many exchanges later an answer may arrive.")
 @click.option("--policy", metavar="NAME", help="Another policy, with its default settings; it starts anew.")
 @click.option(
     "--set",
@@ -32,6 +34,8 @@ def command(
     bandwidth: str | None,
     interval: int | None,
     deadline: float | None,
+    quorum: float | None,
+    staleness: int | None,
     policy: str | None,
     settings: dict[str, Any],
 ) -> None:
@@ -40,5 +44,6 @@ def command(
     from ofms.coordinator.operation import request_change
 
     given: dict[str, Any] = {"bandwidth": bandwidth, "interval": interval, "deadline": deadline, "policy": policy}
+    given |= {"quorum": quorum, "staleness": staleness}
     request_change(folder, Requested(budget=budget, settings=settings or None, **given))
     click.echo("requested; the server applies it before its next exchange")
