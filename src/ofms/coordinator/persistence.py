@@ -212,8 +212,9 @@ class PersistentCoordinator(PersistentEvents):
         before = self.coordinator.setup
         self.follow_roster()
         for path in sorted((self.folder / COMMANDS).glob("*.json")):
-            # A server that was killed after the checkpoint and before this has executed it.
-            if path.name > self.records.last_command:
+            # A server that was killed after the checkpoint and before it removed the file has executed it. Not those
+            # with smaller names: clocks are set back.
+            if path.name != self.records.last_command:
                 self.records.last_command = path.name
                 try:
                     self._run_command(parse_json(path.read_bytes(), Command))
