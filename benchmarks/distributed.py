@@ -27,7 +27,7 @@ from ofms.compute.threads import ThreadedCompute
 from ofms.drawing.tables import format_table
 from ofms.simulator.fused import FusedSimulation
 
-CASES = {"mnist": (MNIST, 2), "cifar10": (CIFAR10, 1)}
+CASES = {"mnist": (MNIST, 1), "cifar10": (CIFAR10, 1)}
 # Megabytes per second between machines: 10 and 1 Gbit/s.
 NETWORKS = {"10 Gbit/s": 1250.0, "1 Gbit/s": 125.0}
 
@@ -90,6 +90,7 @@ def measure(name: str, processes: int, workers: int) -> dict[str, float]:
     ]
     output = [process.communicate()[0] for process in started]
     figures: dict[str, float] = json.loads(output[0])
+    print(f"{name}, {processes} × {workers}: {figures}", file=sys.stderr, flush=True)
     return figures
 
 
@@ -106,7 +107,7 @@ def main(names: list[str]) -> None:
         if name == "start":
             print(f"a run of one round in four processes, from command to end: {start_seconds():.1f} s")
             continue
-        threads, ranks, one = measure(name, 1, 2), measure(name, 2, 1), measure(name, 1, 1)
+        threads, ranks, one = (measure(name, *each) for each in ((1, 2), (2, 1), (1, 1)))
         rows.append(
             [
                 CASES[name][0].name,
