@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,23 +35,29 @@ INTERVAL, MODELS, BUDGET = 20, 20, 5
 # About 19 KiB, as the networks of the demo.
 ARCHITECTURE = ("mlp", {"inputs": 64, "hidden": [64], "outputs": 10})
 
-# Arguments: the folder, the number of devices, the budget, how many exchanges to label, whether devices connect.
+# Arguments: the folder, the number of devices, the budget, how many exchanges to label, whether devices connect, and
+# the seconds that each device takes for the labels of an exchange.
 PROGRAM = """
-import sys, threading
+import sys, threading, time
 import numpy as np
 import ofms
 
 folder, devices, budget, exchanges = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-connects = sys.argv[5] == "connect"
+connects, paces = sys.argv[5] == "connect", [float(each) for each in sys.argv[6].split(",")]
 
 def play(client):
     random = np.random.default_rng(client)
     own = {"connect": f"{folder}/fleet/devices/device-{client}"} if connects else {}
     with ofms.Device(f"{folder}/store-{client}", budget=budget, **own) as device:
-        for step in range(20 * exchanges):
-            while not (device.ready and device.exchange >= step // 20):
+        last = -1
+        for _ in range(exchanges):
+            # A device that is late takes part in fewer exchanges than others.
+            while not (device.ready and device.exchange > last):
                 device.wait_change(5.0)
-            device.feedback(device.predict(random.random(64, dtype=np.float32)).id, step % 10)
+            last = device.exchange
+            for step in range(20):
+                time.sleep(paces[client] / 20)
+                device.feedback(device.predict(random.random(64, dtype=np.float32)).id, step % 10)
         threading.Event().wait()
 
 threads = [threading.Thread(target=play, args=(client,), daemon=True) for client in range(devices)]
@@ -77,8 +84,18 @@ def processor_seconds(pid: int) -> float:
 class Fleet:
     """A deployment whose devices are threads of one program; leaving its context ends all processes."""
 
-    def __init__(self, folder: Path, devices: int, *, connects: bool, exchanges: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        devices: int,
+        *,
+        connects: bool,
+        exchanges: int,
+        quorum: float = 1.0,
+        paces: Sequence[float] | None = None,
+    ) -> None:
         self.folder, self.devices, self.connects, self.exchanges = folder, devices, connects, exchanges
+        self.paces = [0.0] * devices if paces is None else list(paces)
         architectures = {f"net{index}": ARCHITECTURE for index in range(MODELS)}
         modules = {name: build_module(*each) for name, each in architectures.items()}
         dictionary = ofms.Dictionary.from_modules(modules, task="classification", architectures=architectures)
@@ -87,7 +104,7 @@ class Fleet:
         self.fleet, address = folder / "fleet", f"127.0.0.1:{free_port()}"
         make_deployment(self.fleet, address, folder / "models", interval=INTERVAL)
         config = read_config(self.fleet)
-        config.deadline = 600
+        config.deadline, config.quorum = 600, quorum
         write_config(self.fleet, config)
         for client in range(devices):
             add_device(self.fleet, f"device-{client}", str(BUDGET), address)
@@ -99,7 +116,7 @@ class Fleet:
             for client in range(self.devices):
                 self._stack.callback(start_node(self.fleet, client, self.folder / f"store-{client}").stop)
         given = [str(self.folder), str(self.devices), str(self.budget), str(self.exchanges)]
-        given.append("connect" if self.connects else "mailbox")
+        given += ["connect" if self.connects else "mailbox", ",".join(map(str, self.paces))]
         self.program = subprocess.Popen([sys.executable, "-c", PROGRAM, *given])
         self._stack.callback(self.program.wait)
         self._stack.callback(self.program.kill)

@@ -33,6 +33,7 @@ from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue, Plan
 from ofms.core.schedule import Schedule
 from ofms.core.states import flatten
+from ofms.core.typing import AnyArray
 from ofms.drawing.tables import format_table
 from ofms.policies import late_hedge, late_hedge_settings, ofms_ft, ofms_ft_settings
 from ofms.policies.blocks import threads
@@ -100,7 +101,7 @@ def measure(name: str, clients: int, models: int, rounds: int, part: tuple[int, 
     state = clients_session.join(fleet.catalogue, fleet.budgets[first:stop], np.arange(first, stop))
     server = server_session.open()
     # Losses come from compute; here they need only differ between clients and models.
-    losses = np.random.default_rng(0).random((clients, models))
+    losses: AnyArray = np.random.default_rng(0).random((clients, models), dtype=np.float32)
     best: dict[str, float] = {}
     for exchange in range(rounds):
         draws = Draws(0, exchange)
@@ -153,7 +154,8 @@ def main() -> int:
     if len(sys.argv) == 5:
         back_memory()
         with threads(os.cpu_count() or 1):
-            print(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:]))))
+            clients, models, rounds = map(int, sys.argv[2:])
+            print(json.dumps(measure(sys.argv[1], clients, models, rounds)))
         return 0
     results = {}
     for size in SIZES:

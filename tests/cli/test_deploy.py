@@ -43,6 +43,7 @@ def models(tmp_path: Path) -> Path:
         ([*NEW, "--policy", "mab", "--set", "learning_rate=1/sqrt(T)"], "learning_rate = 1/sqrt(T): it depends on"),
         ([*NEW, "--policy", "mab", "--set", "colour=1", "--rounds", "9"], "settings = colour: policy mab has"),
         ([*NEW, "--policy", "poem"], "policy = poem: use one of"),
+        ([*NEW, "--quorum", "1.5"], "quorum = 1.5: give a number above 0, up to 1"),
         (["keys", "FOLDER", "--server", "hüben:1", "--models", "MODELS"], "write it in ASCII"),
         (["keys", "FLEET", "--device", "../a=5"], "device = ../a"),
         (["keys", "FLEET", "--device", "device-0=5"], "this name already exists"),
@@ -72,6 +73,9 @@ def models(tmp_path: Path) -> Path:
         (["set", "FLEET", "--bandwidth", "1B"], "bandwidth = 1 bytes: a client may have to upload"),
         (["set", "FLEET", "--interval", "0"], "interval = 0: give at least 1"),
         (["set", "FLEET", "--deadline", "0"], "deadline = 0.0: give a number above 0"),
+        (["set", "FLEET", "--quorum", "0"], "quorum = 0.0: give a share above 0, up to 1"),
+        (["set", "FLEET", "--quorum", "nan"], "quorum = nan: give a share above 0, up to 1"),
+        (["set", "FLEET", "--staleness", "-1"], "staleness = -1: give a number of exchanges, from 0 on"),
         (["set", "FLEET", "--policy", "poem"], "policy = poem: use one of"),
         (["set", "FLEET", "--set", "colour=1"], "set = colour: ofms-ft has"),
     ],
@@ -139,6 +143,7 @@ def test_models_and_settings_are_changed_by_commands(tmp_path: Path, capsys: pyt
         ["models", "add", str(folder), str(tmp_path / "more"), "--model", "new-net1"],
         ["set", str(folder), "--bandwidth", "150%", "--interval", "3", "--budget", "device-0=4", "--deadline", "9"],
         ["set", str(folder), "--set", "learning_rate=0.25"],
+        ["set", str(folder), "--quorum", "0.9", "--staleness", "3"],
     ):
         assert run("deploy", *arguments) == 0
         assert "before its next exchange" in capsys.readouterr().out
@@ -150,7 +155,7 @@ def test_models_and_settings_are_changed_by_commands(tmp_path: Path, capsys: pyt
     assert names == ["net1", "net2", "net3", "net4", "net5", "new-net1"]
     assert (coordinator.fleet.schedule.interval, coordinator.settings["learning_rate"]) == (3, 0.25)
     assert coordinator.fleet.budgets[0] == 4 * coordinator.fleet.catalogue.storage.max()
-    assert persistence.deadline == 9
+    assert (persistence.deadline, persistence.quorum, coordinator.staleness) == (9, 0.9, 3)
     events = (folder / "events.log").read_text()
     assert "exchange 0: model new-net1 is added" in events
     assert "exchange 0: device-0 has" in events

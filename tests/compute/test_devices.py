@@ -6,6 +6,7 @@ CUDA would be nearer to it, but corrupt memory in a build that has no CUDA.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,7 @@ from ofms.compute.protocol import Adaptation, Evaluation, Tensors
 from ofms.compute.threads import ThreadedCompute
 from ofms.core.errors import InvalidInput
 from ofms.core.schedule import Window
+from ofms.core.tasks import done
 from ofms.core.typing import AnyArray
 from ofms.policies.local_updates import Adapted, Epochs, GradientStep, LocalUpdate
 from tests.problems import PROBLEMS, updates_of
@@ -71,7 +73,7 @@ def on_one_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor
     # There are no values to look at.
     for module in (updates, own_copies):
         monkeypatch.setattr(module, "is_finite", lambda tensors: {each.device.type for each in tensors} == {"meta"})
-    with OneDevice():
+    with OneDevice():  # type: ignore[no-untyped-call]
         yield transferred
 
 
@@ -156,7 +158,7 @@ def test_devices_at_hand_agree_and_repeat_their_results(problem: str, device: st
 def test_the_way_of_an_accelerator_gives_the_same_bits(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = train_and_evaluate(problem, "cpu")
     monkeypatch.setattr(threads, "Delivery", lambda device: Delivery(CUDA))
-    monkeypatch.setattr(ThreadedCompute, "_start", lambda self, tasks: [threads.done(task) for task in tasks])
+    monkeypatch.setattr(ThreadedCompute, "_start", lambda self, tasks: [done(task) for task in tasks])
     found = train_and_evaluate(problem, "cpu")
     for mine, theirs in zip(found[0], expected[0], strict=True):
         for name in ("scores", "client_losses", "losses", "model_scores", "prediction_losses", "outputs"):
@@ -172,7 +174,7 @@ def test_accelerators_compute_in_full_precision_and_repeatably(monkeypatch: pyte
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.backends.cuda.matmul.allow_tf32
         assert not torch.backends.cudnn.allow_tf32
-        assert devices.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.backends.cudnn.allow_tf32
 

@@ -47,6 +47,15 @@ def test_metrics_are_the_figures_of_the_status(tmp_path: Path) -> None:
     assert stopped["ofms_devices", "state=connected"] == 0, "nobody is connected to a server that is stopped"
 
 
+def test_a_retired_model_is_not_shown(tmp_path: Path) -> None:
+    with watched_fleet(tmp_path) as folder:
+        status = read_status(folder)
+    status["in_use"].remove("net1")
+    found = samples(metrics_text(status))
+    assert ("ofms_model_version", "model=net0") in found
+    assert not any("model=net1" in key for key in found)
+
+
 def test_every_family_has_a_type_and_a_help(tmp_path: Path) -> None:
     with watched_fleet(tmp_path) as folder:
         text = metrics_text(read_status(folder))

@@ -100,7 +100,7 @@ def test_a_revocation_in_mid_exchange_takes_effect_at_once(scheduled: ScheduledF
     assert scheduled.attended == [3, 1, 3]
     assert scheduled.missed == [0, 0, 0], "it is no longer in the exchange"
     assert "device-1 (node 11) is revoked" in scheduled.events
-    assert not any(sent.client == 1 for sent in scheduled.scheduler.waiting.values())
+    assert not any(sent.client == 1 for sent in scheduled.scheduler.messages.waiting.values())
     assert scheduled.clock.now < 30, "the exchange does not wait for it"
 
 

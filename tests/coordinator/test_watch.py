@@ -229,8 +229,13 @@ def test_the_page_is_live_and_says_when_nobody_answers(browser: Any, tmp_path: P
         wait_for(lambda: "running" in browser.find_element("id", "state").text)
     wait_for(lambda: "stopped" in browser.find_element("id", "state").text)
     status = json.loads((folder / STATUS).read_text())
-    (folder / STATUS).write_text(json.dumps(status | {"exchange": 1234}))
+    status |= {"exchange": 1234, "in_use": [name for name in status["models"] if name != "net1"], "quorum": 0.8}
+    (folder / STATUS).write_text(json.dumps(status))
     wait_for(lambda: "1234" in browser.find_element("id", "figures").text)
+    shown = [row.text.split()[0] for row in browser.find_elements("css selector", "#models tbody tr")]
+    assert sorted(shown) == status["in_use"], "those in use"
+    assert browser.find_element("id", "retired").text == "Retired: net1."
+    assert "5 models, quorum 80.0 %" in browser.find_element("id", "summary").text
     field = browser.find_element("id", "filter")
     field.send_keys("CE-2")
     assert len(browser.find_elements("css selector", "#devices tbody tr")) == 1

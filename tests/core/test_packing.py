@@ -209,7 +209,7 @@ def test_all_but_one_are_packed_as_one_after_the_other(
     for place, item in enumerate(left_out.tolist()):
         others = np.delete(np.arange(sizes.size), item)
         expected = first_fit_decreasing(sizes[others], int(capacity[item]))
-        assert packed.count[place] == expected.count
+        assert packed.bins[place] == expected.count
         assert packed.heaviest[place] == np.bincount(expected.bin, weights=weights[others], minlength=1).max()
 
 

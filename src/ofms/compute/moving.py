@@ -22,16 +22,17 @@ def move_models(
     tensors: list[Tensors],
     trainable: Sequence[Sequence[str]],
     first_version: Callable[[int], Tensors],
+    awaited: int = 0,
 ) -> ServerState:
     """Learn from the reports, and move models along their summed updates; `tensors` are replaced.
 
     A model that would not be finite stays as it is and is quarantined; those that go back to their first versions are
-    `session.restored`.
+    `session.restored`. `awaited` clients may report later.
     """
     directions = momentum.add(dict(updates))
     sizes = sizes_of(updates, directions, tensors, trainable)
     restored = np.flatnonzero(session.restored(before, reports)).tolist()
-    state, step = session.absorb(before, reports, sizes)
+    state, step = session.absorb(before, reports, sizes, awaited)
     diverged = []
     for model in [model for model in directions if not state.quarantined[model]]:
         parts = directions[model].items()

@@ -22,10 +22,17 @@ _OUTLIER = 10.0
 
 @dataclass(frozen=True)
 class Closed:
-    """Of a closed exchange: the models that diverged, and those that go back to their first versions."""
+    """Of a closed exchange: the models that diverged, those that go back to their first versions, and late answers.
+
+    `late` has device and exchange of each late answer that counted; `overdue` the devices whose answers to an earlier
+    exchange will not count any more.
+    """
 
     quarantined: list[int] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
+    late: list[tuple[int, int]] = field(default_factory=list)
+    overdue: list[int] = field(default_factory=list)
+    updates: int = 0
     # By device, its updates that are far longer than the others'.
     outliers: dict[int, int] = field(default_factory=dict)
 
@@ -60,11 +67,12 @@ def aggregate(
     """
     if not aggregation.robust:
         return sum_updates(answers), reports
+    # By the place of the answer: a device may have a late one beside that to the open exchange.
     weighted: dict[int, dict[int, Tensors]] = {}
-    for answer in answers:
+    for place, answer in enumerate(answers):
         for model, update in answer.updates.items():
             own = {name: update.weight * delta for name, delta in update.delta.items()}
-            weighted.setdefault(model, {})[int(answer.reports.client[0])] = own
+            weighted.setdefault(model, {})[place] = own
     factors: dict[int, tuple[Integers, Floats]] = {}
 
     def combine(model: int, rows: AnyArray) -> AnyArray:
@@ -77,7 +85,7 @@ def aggregate(
         model: combine_tensors(list(each.values()), partial(combine, model)) for model, each in sorted(weighted.items())
     }
     if reports.losses is not None:
-        reports = replace(reports, losses=scaled_losses(reports.losses, reports.client, factors))
+        reports = replace(reports, losses=scaled_losses(reports.losses, np.arange(len(answers)), factors))
     return updates, reports
 
 

@@ -34,6 +34,8 @@ class Requested(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
     policy: str | None = None
     settings: dict[str, Any] | None = None
     deadline: float | None = None
+    quorum: float | None = None
+    staleness: int | None = None
 
     def event(self, coordinator: Coordinator, roster: Roster) -> Event:
         """The event, before the coordinator's next exchange."""
@@ -46,6 +48,10 @@ class Requested(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
             budgets[numbers[name]] = int(parse_budgets(budget, largest=largest, clients=1)[0])
         if self.deadline is not None and not self.deadline > 0:
             raise InvalidInput("deadline", self.deadline, "give a number above 0")
+        if self.quorum is not None and not 0 < self.quorum <= 1:
+            raise InvalidInput("quorum", self.quorum, "give a share above 0, up to 1")
+        if self.staleness is not None and self.staleness < 0:
+            raise InvalidInput("staleness", self.staleness, "give a number of exchanges, from 0 on")
         return Event(
             exchange=coordinator.exchange,
             add=tuple(self.add),
@@ -58,6 +64,8 @@ class Requested(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
             policy=self.policy,
             settings=self.settings,
             deadline=self.deadline,
+            quorum=self.quorum,
+            staleness=self.staleness,
         )
 
 

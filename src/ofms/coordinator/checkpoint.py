@@ -17,10 +17,12 @@ import numpy as np
 from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.files import STATE
 from ofms.coordinator.statistics import ClosedExchange, ModelUse
+from ofms.coordinator.stragglers import Stragglers
 from ofms.core.errors import InvalidInput
 from ofms.core.events import Event
 from ofms.core.messages import Requests
 from ofms.core.states import flatten, unflatten
+from ofms.storage.checksums import checksum, require_checksum, with_checksum, without_checksum
 from ofms.storage.envelope import Envelope, decode, encode
 from ofms.storage.files import write_whole
 from ofms.storage.tensors import encode_tensors
@@ -36,7 +38,9 @@ class Counts(msgspec.Struct):
     held_bytes: int = 0
     exchanges: int = 0
     last_exchange: int = -1
+    # Without an answer in time; and those of them that were answered late.
     missed: int = 0
+    late: int = 0
     refused: int = 0
     # Updates far longer than the others of their model; earlier checkpoints do not have it.
     outliers: int = 0
@@ -88,13 +92,15 @@ class Checkpoint:
         self.identity: list[Any] = []
         # Files known to be complete; others may be left over from a server that was killed.
         self._written: set[tuple[int, int]] = set()
+        # Of the models' files, by name.
+        self._checksums: dict[str, str] = {}
 
     def beginning(self) -> Beginning | None:
         """How the deployment began; None if it begins now."""
         if not self.path.exists():
             return None
         with self._readable():
-            values = decode(self.path.read_bytes()).values
+            values = decode(without_checksum(self.path.read_bytes())).values
             if "members" not in values:
                 # Of an earlier version, without events.
                 return Beginning(list(values["budgets"]), list(range(len(values["budgets"]))))
@@ -105,12 +111,16 @@ class Checkpoint:
         """Write models first, then the checkpoint that refers to them; then remove unreferenced models."""
         for model, version in enumerate(coordinator.version.tolist()):
             if version and (model, version) not in self._written:
-                write_whole(self._model_path(model, version), coordinator.encoded_model(model))
+                content = coordinator.encoded_model(model)
+                write_whole(self._model_path(model, version), content)
                 self._written.add((model, version))
+                self._checksums[_key(model, version)] = checksum(content)
         arrays, state_values = flatten(coordinator.state, "state.")
         arrays |= coordinator.momentum.to_arrays("momentum.")
         for client, request in coordinator.requests.items():
             arrays |= {f"request.{client}.{name}": array for name, array in request.to_arrays().items() if array.ndim}
+        late, late_arrays = coordinator.stragglers.write()
+        arrays |= late_arrays
         values = {
             "identity": self.identity,
             "budgets": beginning.budgets,
@@ -121,13 +131,16 @@ class Checkpoint:
             "frozen": coordinator.frozen,
             "state": state_values,
             "requests": sorted(coordinator.requests),
+            **late,
         } | msgspec.to_builtins(records)
-        write_whole(self.path, encode(Envelope("checkpoint", values, arrays)))
         kept = _referenced(coordinator, records)
+        names = {_key(*each) for each in kept}
+        self._checksums = {name: each for name, each in self._checksums.items() if name in names}
+        values["checksums"] = self._checksums
+        write_whole(self.path, with_checksum(encode(Envelope("checkpoint", values, arrays))))
         self._written &= kept
-        names = {self._model_path(*each).name for each in kept}
         for path in self._models.glob("*.safetensors"):
-            if path.name not in names:
+            if path.stem not in names:
                 path.unlink()
 
     def read(self, coordinator: Coordinator) -> Records | None:
@@ -151,10 +164,17 @@ class Checkpoint:
         """The encoded tensors of a version of a model; version 0 is the dictionary's."""
         if version == 0:
             return encode_tensors(coordinator.dictionary.models[model].tensors)
-        return self._model_path(model, version).read_bytes()
+        path = self._model_path(model, version)
+        content = path.read_bytes()
+        try:
+            require_checksum(content, self._checksums.get(_key(model, version)))
+        except ValueError as error:
+            remedy = f"model {coordinator.dictionary.models[model].name} cannot be read ({error})"
+            raise InvalidInput("checkpoint", path, f"{remedy}; move `state` away to start over") from None
+        return content
 
     def _read(self, coordinator: Coordinator) -> Records:
-        envelope = decode(self.path.read_bytes())
+        envelope = decode(without_checksum(self.path.read_bytes()))
         values: Mapping[str, Any] = envelope.values
         if values["identity"] != self.identity:
             remedy = "it belongs to another dictionary, policy, horizon or seed; restore that, or move `state` away"
@@ -168,6 +188,8 @@ class Checkpoint:
         for client in values["requests"]:
             arrays = envelope.part(f"request.{client}") | {"exchange": np.asarray(coordinator.exchange)}
             coordinator.requests[int(client)] = Requests.from_arrays(arrays)
+        coordinator.stragglers = Stragglers.read(envelope, coordinator.state.policy)
+        self._checksums = dict(values.get("checksums", {}))
         records = msgspec.convert({name: values[name] for name in Records.__struct_fields__ if name in values}, Records)
         for model, version in enumerate(coordinator.version.tolist()):
             if version:
@@ -176,7 +198,11 @@ class Checkpoint:
         return records
 
     def _model_path(self, model: int, version: int) -> Path:
-        return self._models / f"{model}-{version}.safetensors"
+        return self._models / f"{_key(model, version)}.safetensors"
+
+
+def _key(model: int, version: int) -> str:
+    return f"{model}-{version}"
 
 
 def _referenced(coordinator: Coordinator, records: Records) -> set[tuple[int, int]]:

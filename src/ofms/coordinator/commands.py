@@ -23,4 +23,7 @@ class Command(msgspec.Struct, forbid_unknown_fields=True):
 def give_command(folder: Path, command: Command) -> None:
     """Queue a command, which the deployment's server executes before its next exchange."""
     require_writable(folder / COMMANDS)
-    write_whole(folder / COMMANDS / f"{time.time_ns():020d}.json", msgspec.json.encode(command))
+    # After those that wait, also if the clock was set back.
+    waiting = [int(path.stem) for path in (folder / COMMANDS).glob("*.json") if path.stem.isdecimal()]
+    number = max(time.time_ns(), max(waiting, default=0) + 1)
+    write_whole(folder / COMMANDS / f"{number:020d}.json", msgspec.json.encode(command))

@@ -1,7 +1,7 @@
 """The server's side of exchanges, without a network: the dictionary, its versions, and the policy's server half.
 
-An exchange is opened for devices that requested it, and closed with the answers received. The dictionary depends on the
-messages, not on their order.
+An exchange is opened for devices that requested it, and closed with the answers received; those of the other devices
+may count later (`ofms.coordinator.stragglers`). The dictionary depends on the messages, not on their order.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 
 from ofms.compute.moving import move_models
 from ofms.coordinator.aggregation import Closed, aggregate, outliers
-from ofms.coordinator.changing_fleet import ChangingFleet
 from ofms.coordinator.graphs import Graphs
+from ofms.coordinator.late_answers import LateAnswers
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
-from ofms.coordinator.validation import Answer, most_loss, read_answer, read_request
+from ofms.coordinator.validation import Answer, read_request
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
 from ofms.core.events import Event
@@ -26,7 +26,6 @@ from ofms.core.messages import Grants, Reports, Requests
 from ofms.models.dictionary import Dictionary, Model
 from ofms.policies.local_updates import copies_held, is_control
 from ofms.storage.envelope import Envelope, decode
-from ofms.storage.tensors import encode_tensors
 
 
 @dataclass(eq=False)
@@ -38,8 +37,16 @@ class OpenExchange:
     answers: dict[int, Answer] = field(default_factory=dict)
 
 
-class Coordinator(ChangingFleet):
-    """Runs the exchanges of a fleet; parameters are those of the fleet."""
+class Coordinator(LateAnswers):
+    """Runs the exchanges of a fleet.
+
+    Parameters
+    ----------
+    graphs
+        Finds the ONNX graphs of models, for the welcome.
+    given
+        Those of the fleet.
+    """
 
     def __init__(
         self,
@@ -49,11 +56,9 @@ class Coordinator(ChangingFleet):
         **given: Any,
     ) -> None:
         super().__init__(dictionary, **given)
-        # ONNX graphs of models, for the welcome.
         self._find_graphs = graphs
         self._graphs = {} if graphs is None else graphs(dictionary)
         self.deployment = secrets.token_hex(8)
-        self.exchange, self.frozen = 0, False
         self.requests: dict[int, Requests] = {}
         self.opened: OpenExchange | None = None
 
@@ -97,12 +102,19 @@ class Coordinator(ChangingFleet):
         for client in event.leave:
             self.exclude(client)
 
-    def receive(self, client: int, envelope: Envelope) -> list[str]:
+    def receive(self, client: int, envelope: Envelope, requested: int | None = None) -> list[str]:
         """Process a device's message; return a line for each rejected part. An invalid message raises.
 
         A report on another opening of the exchange is rejected, because its weights were computed for another grant;
-        the request in the same message still counts.
+        the request in the same message still counts. A late message requests an earlier exchange than the next one:
+        the device takes part in the next one.
+
+        Parameters
+        ----------
+        requested
+            The exchange that the message must request; the next one by default.
         """
+        requested = self.next_exchange if requested is None else requested
         catalogue = self.fleet.catalogue
         if envelope.values.get("deployment") != self.deployment:
             raise InvalidInput("message", str(envelope.values.get("deployment"))[:40], "of another deployment")
@@ -111,13 +123,15 @@ class Coordinator(ChangingFleet):
             raise InvalidInput("message", "a request", "it was made before the fleet changed; a welcome follows")
         budget, copies = int(self.fleet.budgets[client]), copies_held(self.policy.local)
         request = read_request(
-            *(envelope, client, self.next_exchange, catalogue, budget, bandwidth, copies),
+            *(envelope, client, requested, catalogue, budget, bandwidth, copies),
             most_held=self._most_budget[client],
         )
         for model in set(np.flatnonzero(request.wanted[0]).tolist()) - set(self.setup.places):
             raise InvalidInput("message", catalogue.names[model], "it is not in use")
         refused: list[str] = []
-        if self.opened is not None and client in self.opened.grants:
+        if client in self.stragglers.outstanding:
+            refused = self._receive_late(client, envelope, requested - 1)
+        elif self.opened is not None and client in self.opened.grants:
             if client in self.opened.answers:
                 raise InvalidInput("message", f"exchange {self.exchange + 1}", "a duplicate; not counted")
             if envelope.values.get("opening") != self.opened.openings[client]:
@@ -134,8 +148,10 @@ class Coordinator(ChangingFleet):
         present = sorted(self.requests if clients is None else set(clients) & self.requests.keys())
         if self.opened is not None or not present:
             raise InvalidInput("exchange", self.exchange, "it is already open, or no device requested it")
-        requests = Requests.stack([self.requests[client] for client in present])
+        requests = replace(Requests.stack([self.requests[client] for client in present]), exchange=self.exchange)
         self.state, grants = self.session.grant(self.state, requests, Draws(self.seed, self.exchange))
+        # Means are over all that take part, also those that still work on an earlier grant.
+        self.state = replace(self.state, clients=self.state.clients + len(self.stragglers.outstanding))
         if self.frozen:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
         rows = {client: grants.rows(slice(place, place + 1)) for place, client in enumerate(present)}
@@ -146,12 +162,23 @@ class Coordinator(ChangingFleet):
         head = self._head(self.exchange)
         return {client: encode_grant(head, own, openings[client], self._encoded_grant) for client, own in rows.items()}
 
-    def close(self) -> Closed:
-        """Close the exchange: learn from the reports, and apply the valid updates."""
+    def close(self, awaited: Iterable[int] = ()) -> Closed:
+        """Close the exchange: learn from the reports, and apply the valid updates.
+
+        The answers of `awaited` devices may count later, if they did not answer; and late answers count now.
+        """
         if self.opened is None:
             raise InvalidInput("exchange", self.exchange, "it is not open")
-        answers = [answer for _, answer in sorted(self.opened.answers.items())]
-        closed = Closed()
+        opened, stragglers = self.opened, self.stragglers
+        awaited = set(awaited) & opened.grants.keys() - opened.answers.keys() if self.session.learns_late else set()
+        late, drawn = self._late_due(), (self.state.policy, len(opened.answers) + len(awaited))
+        answers = [answer for _, answer in sorted(opened.answers.items())]
+        if self.policy.reports_losses:
+            stragglers.learn(late, self._learn_late)
+        else:
+            answers += [each.counted_in(self.exchange, self.version, stragglers.replaced) for each in late]
+        counted = [(each.client, each.exchange) for each in late]
+        closed = Closed(late=counted, updates=sum(len(answer.updates) for answer in answers))
         if answers:
             reports = Reports.stack([answer.reports for answer in answers])
             if self.frozen and is_control(self.policy.local, self.exchange):
@@ -159,17 +186,24 @@ class Coordinator(ChangingFleet):
             updates, reports = aggregate(answers, reports, self.policy.aggregation, self.momentum.norms)
             before, restored = self.state, self.session.restored(self.state, reports)
             models = self.momentum, self.tensors, self._trainable
-            self.state = move_models(self.session, before, reports, updates, *models, self._first_version)
-            quarantined = self.state.quarantined & ~before.quarantined
-            back = np.flatnonzero(restored).tolist()
-            closed = Closed(np.flatnonzero(quarantined).tolist(), back, outliers(answers))
+            self.state = move_models(
+                self.session, before, reports, updates, *models, self._first_version, awaited=len(awaited)
+            )
+            quarantined = np.flatnonzero(self.state.quarantined & ~before.quarantined).tolist()
+            closed = replace(closed, quarantined=quarantined, restored=np.flatnonzero(restored).tolist())
+            closed = replace(closed, outliers=outliers(answers))
+            self._note_replaced(closed.restored)
+        stragglers.expect(opened.grants, opened.openings, sorted(awaited))
+        if awaited and self.policy.reports_losses:
+            stragglers.drawn[self.exchange] = drawn
         self.opened = None
         self.exchange += 1
-        return closed
+        return replace(closed, overdue=stragglers.withdraw(stragglers.overdue(self.exchange, self.staleness)))
 
     def exclude(self, client: int) -> None:
         """Drop a device's request, and its part in the open exchange."""
         self.requests.pop(client, None)
+        self.stragglers.withdraw([client])
         if self.opened is not None:
             self.opened.answers.pop(client, None)
             self.opened.grants.pop(client, None)
@@ -186,24 +220,3 @@ class Coordinator(ChangingFleet):
         """Resume fine-tuning, also that of quarantined models."""
         self.frozen = False
         self.state = replace(self.state, quarantined=np.zeros_like(self.state.quarantined))
-
-    def _encoded_grant(self, model: int) -> bytes:
-        """The encoded tensors of a model as the open exchange grants it."""
-        control = is_control(self.policy.local, self.exchange)
-        return encode_tensors(self._first_version(model)) if control else self.encoded_model(model)
-
-    def _read_answer(self, envelope: Envelope, grants: Grants) -> Answer:
-        return read_answer(
-            envelope,
-            grants,
-            self.fleet.catalogue,
-            self.tensors,
-            self._trainable,
-            largest_update=self.largest_update,
-            most_loss=most_loss(self.policy, self.fleet.schedule),
-            only_updated=self.policy.reports_use,
-            control=is_control(self.policy.local, grants.exchange),
-        )
-
-    def _head(self, exchange: int) -> dict[str, Any]:
-        return {"deployment": self.deployment, "revision": self.fleet.catalogue.revision, "exchange": exchange}

@@ -67,6 +67,11 @@ interval = {interval}
 deadline = 60
 travel = 60
 
+# The share of its devices whose answers close an exchange; 1 waits for all of them, until the deadline. Late answers
+# count in a later exchange, if they arrive at most `staleness` exchanges later.
+quorum = {quorum}
+staleness = {staleness}
+
 # Largest norm of an update, relative to the norm of the parameters that it updates.
 largest_update = 1.0
 
@@ -125,6 +130,14 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         float, Range(0, above=True), Doc("Seconds for a device to process the samples of an exchange.")
     ] = 60
     travel: Annotated[float, Range(0, above=True), Doc("Further seconds for messages in transit.")] = 60
+    quorum: Annotated[
+        float,
+        Range(0, 1, above=True),
+        Doc("The share of its devices whose answers close an exchange; new deployments have 0.8."),
+    ] = 1.0
+    staleness: Annotated[
+        int, Range(0), Doc("How many exchanges later an answer may arrive to count, if `quorum` is below 1.")
+    ] = 20
     largest_update: Annotated[
         float,
         Range(0, above=True),
@@ -192,6 +205,7 @@ class Deployment:
             seed=config.seed,
             largest_update=config.largest_update,
             aggregation=config.aggregation,
+            staleness=config.staleness,
             trust=trust,
             graphs=partial(read_graphs, self.folder / GRAPHS),
         )
@@ -220,6 +234,8 @@ def filled_template(config: ServerConfig) -> str:
         models=json.dumps(config.models),
         policy=json.dumps(config.policy),
         interval=config.interval,
+        quorum=config.quorum,
+        staleness=config.staleness,
         rounds=_NO_ROUNDS if config.rounds is None else f"rounds = {config.rounds}",
         doubling=_NO_DOUBLING if config.doubling is None else f"doubling = {config.doubling}",
         settings=tomli_w.dumps(without_nothing(config.settings)),

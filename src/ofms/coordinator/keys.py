@@ -60,6 +60,7 @@ def make_deployment(
     interval: int = 20,
     rounds: int | None = None,
     doubling: int | None = None,
+    quorum: float = 1.0,
     trust: Sequence[str] = (),
 ) -> None:
     """Create a deployment: `server.toml`, a certificate authority, and the server's certificate.
@@ -72,10 +73,12 @@ def make_deployment(
         The horizon T, in samples; None if the fleet runs until it is stopped.
     doubling
         Without a horizon: the samples of the first stretch of the doubling trick, for rates that depend on T.
+    quorum
+        The share of its devices whose answers close an exchange.
     """
     host, _ = split_address(address)
     given: dict[str, Any] = {"policy": policy, "settings": dict(settings or {}), "interval": interval}
-    given |= {"rounds": rounds, "doubling": doubling}
+    given |= {"rounds": rounds, "doubling": doubling, "quorum": quorum}
     config = ServerConfig(address=address, models=str(models.absolute()), **given)
     trusted = trust_of(trust) | trust_in(policy)
     dictionary = Dictionary.read(models, trust=trusted)

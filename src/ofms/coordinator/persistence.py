@@ -9,11 +9,13 @@ commands/                       freeze, thaw and rollback, until they are execut
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
+from ofms.coordinator.aggregation import Closed
 from ofms.coordinator.changes import Requested
 from ofms.coordinator.checkpoint import MODELS, Beginning, Checkpoint, Moment, Records
 from ofms.coordinator.commands import Command
@@ -63,6 +65,7 @@ class PersistentCoordinator(PersistentEvents):
             self.nodes: dict[int, int] = {}
             # Of the open exchange.
             self._statistics: dict[int, Statistics] = {}
+            self._unsaved_answers = False
             records = self._checkpoint.read(self.coordinator)
             self.records = records or Records([], [Moment(0, self.coordinator.version.tolist())], [])
             if not read_only:
@@ -101,18 +104,32 @@ class PersistentCoordinator(PersistentEvents):
         self.records.counts[client].bytes_down += down
         self.records.counts[client].bytes_up += up
 
-    def receive(self, client: int, envelope: Envelope) -> None:
-        """Process a device's message; count and log rejections."""
+    def receive(self, client: int, envelope: Envelope, requested: int | None = None) -> None:
+        """Process a device's message, as `Coordinator.receive`; count and log rejections."""
+        late = len(self.coordinator.stragglers.answers)
         try:
-            for reason in self.coordinator.receive(client, envelope):
+            for reason in self.coordinator.receive(client, envelope, requested):
                 self.refuse(client, reason)
         except InvalidInput as error:
             self.refuse(client, f"message rejected: {error}")
             return
+        if len(self.coordinator.stragglers.answers) > late:
+            self._count_late(client, self.coordinator.stragglers.answers[-1].exchange)
         if self._programs.returns(client, envelope.values.get("program")):
             self.refuse(client, "two programs use its key in turn, or its store is of a backup; `--revoke` ends both")
         self.records.counts[client].held_bytes = int(envelope.values["held_bytes"])
         self._count_statistics(client, envelope)
+
+    def _count_late(self, client: int, exchange: int) -> None:
+        counts, now = self.records.counts[client], self.coordinator.exchange
+        counts.late, counts.last_exchange = counts.late + 1, max(exchange, counts.last_exchange)
+        self._unsaved_answers = True
+        self.log_event(f"exchange {now}: {self.name(client)} answered exchange {exchange}, {now - exchange} late")
+
+    def save_answers(self) -> None:
+        """Write the checkpoint if late answers arrived since the last one; before their devices get another grant."""
+        if self._unsaved_answers:
+            self.save()
 
     def _count_statistics(self, client: int, envelope: Envelope) -> None:
         """Count what a device reports about its predictions; whatever it is, its message is valid already."""
@@ -134,8 +151,8 @@ class PersistentCoordinator(PersistentEvents):
         self.coordinator.exclude(client)
         self.log_event(f"{self.name(client)} is revoked")
 
-    def close_exchange(self) -> None:
-        """Close the exchange, log it, and write the checkpoint."""
+    def close_exchange(self, awaited: Iterable[int] = ()) -> None:
+        """Close the exchange, log it, and write the checkpoint; the answers of `awaited` devices may count later."""
         coordinator, records = self.coordinator, self.records
         opened, number = coordinator.opened, coordinator.exchange
         if opened is None:
@@ -147,8 +164,7 @@ class PersistentCoordinator(PersistentEvents):
                 counts.last_exchange = number
             else:
                 counts.missed += 1
-        updates = sum(len(answer.updates) for answer in opened.answers.values())
-        closed, names = coordinator.close(), coordinator.fleet.catalogue.names
+        closed, names = coordinator.close(awaited), coordinator.fleet.catalogue.names
         for model in closed.quarantined:
             kept = "goes back to its first version" if model in closed.restored else "keeps its last finite version"
             line = f"exchange {number}: {names[model]} is quarantined: its updates are not finite; it {kept} "
@@ -160,16 +176,27 @@ class PersistentCoordinator(PersistentEvents):
             records.counts[client].outliers += count
             line = f"exchange {number}: {self.name(client)}: {count} updates are over ten times as long as the others'"
             self.log_event(line, logging.WARNING)
-        self._record_exchange(number, opened, updates)
-        missed = sorted(opened.grants.keys() - opened.answers.keys())
-        line = f"exchange {number}: {len(opened.answers)} of {len(opened.grants)} devices, {updates} updates"
-        self.log_event(line + (f"; no report from: {', '.join(map(self.name, missed))}" if missed else ""))
+        for client in closed.overdue:
+            late = f"{self.name(client)} is more than {coordinator.staleness} exchanges late"
+            self.log_event(f"exchange {number}: {late}: its answer will not count", logging.WARNING)
+        self._record_exchange(number, opened, closed)
+        line = f"exchange {number}: {len(opened.answers)} of {len(opened.grants)} devices, {closed.updates} updates"
+        missed = opened.grants.keys() - opened.answers.keys()
+        later = missed & coordinator.stragglers.outstanding.keys()
+        late_ones = [f"{self.name(client)} (exchange {exchange})" for client, exchange in closed.late]
+        for what, which in (
+            ("late", late_ones),
+            ("no report yet from", [self.name(client) for client in sorted(later)]),
+            ("no report from", [self.name(client) for client in sorted(missed - later)]),
+        ):
+            line += f"; {what}: {', '.join(which)}" if which else ""
+        self.log_event(line)
         records.history.append(Moment(coordinator.exchange, coordinator.version.tolist()))
         # The initial dictionary is always kept.
         records.history = records.history[:1] + records.history[1:][-self.deployment.config.keep :]
         self.save()
 
-    def _record_exchange(self, number: int, opened: OpenExchange, updates: int) -> None:
+    def _record_exchange(self, number: int, opened: OpenExchange, result: Closed) -> None:
         """Keep what the status shows of an exchange."""
         records, found, self._statistics = self.records, self._statistics, {}
         records.use = model_use(
@@ -181,7 +208,8 @@ class PersistentCoordinator(PersistentEvents):
             number,
             granted=len(opened.grants),
             answered=len(opened.answers),
-            updates=updates,
+            updates=result.updates,
+            late=len(result.late),
             counts=records.counts,
             found=found.values(),
         )
@@ -192,8 +220,9 @@ class PersistentCoordinator(PersistentEvents):
         before = self.coordinator.setup
         self.follow_roster()
         for path in sorted((self.folder / COMMANDS).glob("*.json")):
-            # A server that was killed after the checkpoint and before this has executed it.
-            if path.name > self.records.last_command:
+            # A server that was killed after the checkpoint and before it removed the file has executed it. Not those
+            # with smaller names: clocks are set back.
+            if path.name != self.records.last_command:
                 self.records.last_command = path.name
                 try:
                     self._run_command(parse_json(path.read_bytes(), Command))
@@ -207,13 +236,14 @@ class PersistentCoordinator(PersistentEvents):
         return self.coordinator.setup is not before
 
     def save(self) -> None:
-        """Write checkpoint and status."""
+        """Write checkpoint and status; not during an exchange, which is opened again after a restart."""
+        self._unsaved_answers = False
         self._checkpoint.write(self.coordinator, self.records, self.beginning)
         self.write_status()
 
     def write_status(self) -> None:
         """Write `status.json`."""
-        write_status(self.folder, self.coordinator, self.deployment.roster, self.nodes, self.records)
+        write_status(self.folder, self.coordinator, self.deployment.roster, self.nodes, self.records, self.quorum)
 
     def write_dictionary(self, folder: Path) -> None:
         """Write the current dictionary, for use elsewhere."""

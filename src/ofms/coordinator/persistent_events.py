@@ -71,6 +71,12 @@ class PersistentEvents(ABC):
         given = [event.deadline for event in self.beginning.events if event.deadline is not None]
         return given[-1] if given else self.deployment.config.deadline
 
+    @property
+    def quorum(self) -> float:
+        """The share of its devices whose answers close an exchange."""
+        given = [event.quorum for event in self.beginning.events if event.quorum is not None]
+        return given[-1] if given else self.deployment.config.quorum
+
     def _try_apply(self, event: Event) -> None:
         try:
             self.apply(event)

@@ -1,13 +1,19 @@
-"""Schedules messages: welcomes devices, opens exchanges, waits for answers until a deadline, closes exchanges."""
+"""Schedules messages: welcomes devices, opens exchanges, waits for answers, closes exchanges.
+
+An exchange is closed when a share of its devices answered, the quorum, at the latest at its deadline. With a quorum
+below 1, the others may still answer, each until the deadline of its own grant: their reports count in a later exchange
+(`ofms.coordinator.stragglers`), and they take part in the one that is opened next.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from dataclasses import dataclass, replace
 
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.presence import Presence
+from ofms.coordinator.sent_messages import Sent, SentMessages
 from ofms.coordinator.transport import Clock, Kind, Reply, Transport
 from ofms.core.errors import InvalidInput
 from ofms.storage.envelope import decode
@@ -20,28 +26,13 @@ _USUAL_TRAVEL_SECONDS = 10.0
 _RETRY_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A message awaiting its reply; `until` is when it expires or, if it was lost, when it may be resent."""
-
-    client: int
-    node: int
-    kind: Kind
-    content: bytes
-    exchange: int
-    sent: float
-    until: float
-
-
 class Scheduler:
     """Runs the exchanges of a deployment over a transport."""
 
     def __init__(self, transport: Transport, persistence: PersistentCoordinator, clock: Clock = time) -> None:
         self.transport, self.persistence, self.clock = transport, persistence, clock
         self.coordinator, self.config = persistence.coordinator, persistence.deployment.config
-        self.waiting: dict[str, Sent] = {}
-        # Undelivered or unanswered grants; resent if their node reconnects before the deadline.
-        self.lost: list[Sent] = []
+        self.messages = SentMessages(transport, clock, self.config.travel)
         self._presence = Presence(transport, persistence, clock)
         self._invited: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
@@ -55,6 +46,7 @@ class Scheduler:
         persistence.run_commands()
         # The deployment's id must be on disk before a device learns it.
         persistence.save()
+        self._await_stragglers()
         if not coordinator.finished:
             self._gather()
             persistence.save()
@@ -64,6 +56,7 @@ class Scheduler:
             self._refresh_nodes()
             present = set(persistence.nodes) & coordinator.requests.keys()
             if present:
+                persistence.save_answers()
                 self._exchange(present)
             else:
                 self._invite()
@@ -73,23 +66,34 @@ class Scheduler:
 
     def _change(self) -> None:
         """Welcome the connected devices to a fleet that changed, and wait for their requests."""
-        concerned = self.persistence.nodes.keys() - self.coordinator.requests.keys()
-        self.waiting = {message: sent for message, sent in self.waiting.items() if sent.client not in concerned}
+        working = self.coordinator.stragglers.outstanding.keys()
+        concerned = self.persistence.nodes.keys() - self.coordinator.requests.keys() - working
+        self.messages.forget(concerned)
         self._not_before = {client: again for client, again in self._not_before.items() if client not in concerned}
         self._gather(connected=True)
 
     def _gather(self, *, connected: bool = False) -> None:
-        """Wait until every device has requested the exchange, or those that are `connected`, or until the deadline."""
-        until = self.clock.monotonic() + self.persistence.deadline
+        """Wait until every device has requested the exchange, or those that are `connected`, or until the deadline.
+
+        A quorum of them is enough if it includes those that had requested it when the server was killed: they may have
+        its grant.
+        """
+        until, before = self.clock.monotonic() + self.persistence.deadline, set(self.coordinator.requests)
         while self.clock.monotonic() < until:
             self._refresh_nodes()
-            expected = self._members()
+            expected = self._members() - self.coordinator.stragglers.outstanding.keys()
             if connected:
                 expected &= self.persistence.nodes.keys()
-            if expected <= set(self.persistence.nodes) & self.coordinator.requests.keys():
+            ready = expected & self.persistence.nodes.keys() & self.coordinator.requests.keys()
+            if len(ready) >= self._quorum(len(expected)) and expected & before <= ready:
                 return
             self._invite()
             self._wait()
+
+    def _quorum(self, devices: int) -> int:
+        """The number of devices that is enough of so many."""
+        # 0.55 * 20 is a little more than 11.
+        return math.ceil(self.persistence.quorum * devices - 1e-9)
 
     def _exchange(self, present: set[int]) -> None:
         exchange = self.coordinator.exchange
@@ -99,31 +103,65 @@ class Scheduler:
         deadline = self.clock.monotonic() + self.persistence.deadline
         while self._expects_answers(deadline):
             self._wait()
-            self._send_again(deadline)
             self._invite()
-        self.lost = []
-        self.persistence.close_exchange()
+        awaited = self.messages.awaiting(exchange=exchange) if self.persistence.quorum < 1 else set()
+        self.persistence.close_exchange(awaited)
+        self.messages.lost = [sent for sent in self.messages.lost if sent.client in self._working]
+        self.messages.forget(self.messages.awaiting() - self._working)
 
     def _expects_answers(self, deadline: float) -> bool:
         """Whether to wait for answers: to grants, to grants to be resent, or to recent welcomes."""
-        now = self.clock.monotonic()
-        if any(sent.kind == "exchange" for sent in self.waiting.values()):
+        now, opened, exchange = self.clock.monotonic(), self.coordinator.opened, self.coordinator.exchange
+        assert opened is not None
+        waiting = self.messages.waiting.values()
+        # With a quorum, nothing holds up those who are ready: also who is welcomed now may request later.
+        if self.persistence.quorum < 1 and len(opened.answers) >= self._quorum(len(opened.grants)):
+            return False
+        if any(sent.kind == "exchange" and sent.exchange == exchange for sent in waiting):
             return now < deadline + self.config.travel
         recent = _JOIN_SECONDS + _USUAL_TRAVEL_SECONDS
-        welcomed = any(now < sent.sent + recent for sent in self.waiting.values())
-        return (bool(self.lost) or welcomed) and now < deadline
+        welcomed = any(sent.kind == "join" and now < sent.sent + recent for sent in waiting)
+        return (any(sent.exchange == exchange for sent in self.messages.lost) or welcomed) and now < deadline
 
     def _members(self) -> set[int]:
         """The devices in the fleet that are not revoked; new ones join before the next exchange."""
         devices = self.persistence.deployment.roster.devices
         return {client for client in self.coordinator.setup.members if not devices[client].revoked}
 
+    @property
+    def _working(self) -> set[int]:
+        """The devices that still work on a grant of an earlier exchange."""
+        return set(self.coordinator.stragglers.outstanding)
+
+    def _await_stragglers(self) -> None:
+        """After a restart: ask devices that work on an earlier grant for their answers, once they are connected."""
+        now = self.clock.monotonic()
+        for client, own in self.coordinator.stragglers.outstanding.items():
+            content, deadline = self.coordinator.grant_again(client), now + self.persistence.deadline
+            self.messages.lost.append(Sent(client, 0, "exchange", content, own.grants.exchange, now, deadline, now))
+
+    def _give_up(self) -> None:
+        """Expect nothing of devices whose messages expired or were answered otherwise; they are welcomed again."""
+        now = self.clock.monotonic()
+        self.messages.lost = [sent for sent in self.messages.lost if now < sent.deadline or not self._is_late(sent)]
+        for client in sorted(self._working - self.messages.awaiting()):
+            exchange = self.coordinator.stragglers.outstanding[client].grants.exchange
+            self.coordinator.stragglers.withdraw([client])
+            self._log(client, f"did not answer exchange {exchange} in time", logging.WARNING)
+
+    def _is_late(self, sent: Sent) -> bool:
+        """Whether a message is a grant of an earlier exchange on which its device still works."""
+        own = self.coordinator.stragglers.outstanding.get(sent.client)
+        return sent.kind == "exchange" and own is not None and own.grants.exchange == sent.exchange
+
     def _invite(self) -> None:
         """Welcome connected devices that are not in the open exchange and have not requested the next one."""
+        self._send_again()
+        self._give_up()
         coordinator, now = self.coordinator, self.clock.monotonic()
         requested = coordinator.requests.keys()
         granted = coordinator.opened.grants.keys() if coordinator.opened is not None else set()
-        busy = {sent.client for sent in self.waiting.values()}
+        busy = {sent.client for sent in self.messages.waiting.values()} | self._working
         busy |= {client for client, again in self._not_before.items() if now < again}
         for client in sorted((self.persistence.nodes.keys() & self._members()) - busy - granted - requested):
             # Once per exchange: a device whose program is not running would delay the others.
@@ -132,27 +170,22 @@ class Scheduler:
                 self._send(client, "join", coordinator.welcome(client), coordinator.next_exchange, _JOIN_SECONDS)
 
     def _send(self, client: int, kind: Kind, content: bytes, exchange: int, wait: float) -> None:
-        node, now = self.persistence.nodes[client], self.clock.monotonic()
-        lifetime = wait + self.config.travel
-        sent = Sent(client, node, kind, content, exchange, now, now + lifetime)
-        message = self.transport.send(node, kind, content, wait=wait, lifetime=lifetime)
-        if message is None:
+        node = self.persistence.nodes[client]
+        if self.messages.send(client, node, kind, content, exchange, wait) is None:
+            now = self.clock.monotonic()
+            sent = Sent(client, node, kind, content, exchange, now, now + wait, now)
             self._lose(sent, "was not sent its message: the transport rejected it")
             return
-        self.waiting[message] = sent
         self._poll_seconds = _SOONEST_POLL
         self.persistence.count(client, down=len(content))
         self._log(client, f"was sent a message of {len(content)} bytes ({kind})", logging.DEBUG)
 
     def _wait(self) -> None:
         """Process the replies received, or sleep if there are none."""
-        replies = self.transport.receive(list(self.waiting)) if self.waiting else []
-        for reply in replies:
-            sent = self.waiting.pop(reply.message, None)
-            if sent is not None:
-                self._take(sent, reply)
-        now = self.clock.monotonic()
-        self.waiting = {message: sent for message, sent in self.waiting.items() if now < sent.until}
+        replies = self.messages.replies()
+        for sent, reply in replies:
+            self._take(sent, reply)
+        self.messages.drop_expired()
         self._refresh_nodes()
         if replies:
             self._poll_seconds = _SOONEST_POLL
@@ -173,11 +206,11 @@ class Scheduler:
             self.persistence.refuse(sent.client, f"message rejected: {type(error).__name__}: {error}")
 
     def _lose(self, sent: Sent, reason: str) -> None:
-        """Log an unanswered message; keep a grant of the open exchange, to resend it later."""
+        """Log an unanswered message; keep a grant whose answer may still count, to resend it later."""
         self._log(sent.client, reason, logging.WARNING)
         again = self._not_before[sent.client] = self.clock.monotonic() + _RETRY_SECONDS
-        if sent.kind == "exchange" and sent.exchange == self.coordinator.exchange:
-            self.lost.append(replace(sent, until=again))
+        if sent.kind == "exchange" and (sent.exchange == self.coordinator.exchange or self._is_late(sent)):
+            self.messages.lose(sent, again)
 
     def _read(self, sent: Sent, reply: Reply) -> None:
         requested = sent.exchange + (sent.kind == "exchange")
@@ -192,23 +225,28 @@ class Scheduler:
         self._log(sent.client, f"sent {len(reply.content)} bytes ({envelope.kind[:40]})", logging.DEBUG)
         if envelope.kind == "refusal":
             self._log(sent.client, f"rejected its message: {envelope.values.get('reason')}", logging.WARNING)
-        elif envelope.kind != "nothing" and requested != self.coordinator.next_exchange:
+        elif envelope.kind != "nothing" and requested != self.coordinator.next_exchange and not self._may_be_late(sent):
             self._log(sent.client, f"answered exchange {sent.exchange} too late", logging.WARNING)
         elif envelope.kind != "nothing":
-            self.persistence.receive(sent.client, envelope)
+            self.persistence.receive(sent.client, envelope, requested)
 
-    def _send_again(self, deadline: float) -> None:
+    def _may_be_late(self, sent: Sent) -> bool:
+        """Whether the answer to a message of an earlier exchange counts: with a quorum, nobody waited for it."""
+        behind = self.coordinator.exchange - sent.exchange
+        welcomed = sent.kind == "join" and self.persistence.quorum < 1 and 0 <= behind <= self.coordinator.staleness
+        return self._is_late(sent) or welcomed
+
+    def _send_again(self) -> None:
         """Resend lost grants to nodes that reconnected."""
-        now = self.clock.monotonic()
-        for sent in [sent for sent in self.lost if sent.until <= now and sent.client in self.persistence.nodes]:
-            self.lost.remove(sent)
-            self._send(sent.client, sent.kind, sent.content, sent.exchange, max(1.0, deadline - now))
+        now, lost = self.clock.monotonic(), self.messages.lost
+        for sent in [sent for sent in lost if sent.until <= now and sent.client in self.persistence.nodes]:
+            lost.remove(sent)
+            self._send(sent.client, sent.kind, sent.content, sent.exchange, max(1.0, sent.deadline - now))
 
     def _refresh_nodes(self) -> None:
         revoked = self._presence.refresh_nodes()
         if revoked:
-            self.waiting = {message: sent for message, sent in self.waiting.items() if sent.client not in revoked}
-            self.lost = [sent for sent in self.lost if sent.client not in revoked]
+            self.messages.forget(revoked)
 
     def _log(self, client: int, line: str, level: int) -> None:
         name = self.persistence.name(client)

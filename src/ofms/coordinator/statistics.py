@@ -40,6 +40,8 @@ class ClosedExchange(msgspec.Struct):
     ----------
     bytes_down, bytes_up, refused
         Of all exchanges so far.
+    late
+        Answers to earlier exchanges that count in it.
     score
         The mean over all labels that devices reported; None if they reported none.
     """
@@ -52,6 +54,7 @@ class ClosedExchange(msgspec.Struct):
     bytes_down: int
     bytes_up: int
     refused: int
+    late: int = 0
     samples: int = 0
     score: float | None = None
 
@@ -89,7 +92,14 @@ def read_statistics(envelope: Envelope, models: int, task: str) -> Statistics | 
 
 
 def closed_exchange(
-    exchange: int, *, granted: int, answered: int, updates: int, counts: Iterable[Any], found: Iterable[Statistics]
+    exchange: int,
+    *,
+    granted: int,
+    answered: int,
+    updates: int,
+    late: int,
+    counts: Iterable[Any],
+    found: Iterable[Statistics],
 ) -> ClosedExchange:
     """The record of an exchange that closes now; `counts` are those of all devices."""
     counts, found = list(counts), list(found)
@@ -103,6 +113,7 @@ def closed_exchange(
         bytes_down=sum(each.bytes_down for each in counts),
         bytes_up=sum(each.bytes_up for each in counts),
         refused=sum(each.refused for each in counts),
+        late=late,
         samples=samples,
         score=sum(each.score for each in found) / samples if samples else None,
     )

@@ -25,17 +25,27 @@ from ofms.storage.parsing import parse_json
 
 _REFUSALS_SHOWN = 10
 # What a status of 0.3.0 does not have.
-_LATER = {"version": "", "task": "", "models": [], "recent": [], "use": {"held": {}, "used": {}, "reporting": 0}}
-_LATER_OF_DEVICES = {"samples": 0, "score": 0.0, "last_samples": 0, "last_score": 0.0, "outliers": 0}
+_NOT_USED: dict[str, Any] = {"held": {}, "used": {}, "reporting": 0}
+_LATER = {"version": "", "task": "", "models": [], "recent": [], "use": _NOT_USED, "quorum": 1.0, "staleness": 0}
+_LATER_OF_DEVICES = {
+    "late": 0,
+    "working_on": None,
+    "samples": 0,
+    "score": 0.0,
+    "last_samples": 0,
+    "last_score": 0.0,
+    "outliers": 0,
+}
 
 
 def write_status(
-    folder: Path, coordinator: Coordinator, roster: Roster, nodes: Mapping[int, int], records: Records
+    folder: Path, coordinator: Coordinator, roster: Roster, nodes: Mapping[int, int], records: Records, quorum: float
 ) -> None:
     """Write `status.json`."""
+    working = {client: own.grants.exchange for client, own in coordinator.stragglers.outstanding.items()}
     devices = [
         {"name": device.name, "client": client, "node": nodes.get(client), "revoked": device.revoked}
-        | {"budget": int(coordinator.fleet.budgets[client])}
+        | {"budget": int(coordinator.fleet.budgets[client]), "working_on": working.get(client)}
         | msgspec.to_builtins(records.counts[client])
         for client, device in enumerate(roster.devices[: coordinator.fleet.budgets.size])
     ]
@@ -48,6 +58,8 @@ def write_status(
         "in_use": [coordinator.fleet.catalogue.names[slot] for slot in coordinator.setup.places],
         "interval": schedule.interval,
         "bandwidth": coordinator.fleet.bandwidth,
+        "quorum": quorum,
+        "staleness": coordinator.staleness,
         "changes": coordinator.setup.changed,
         "exchange": coordinator.exchange,
         "exchanges": None if schedule.rounds is None else schedule.exchanges,
@@ -87,9 +99,10 @@ def status_text(status: dict[str, Any]) -> str:
     ago = time.time() - status["written"]
     state = "running" if status["running"] else "finished" if status["finished"] else "stopped"
     frozen = ", the dictionary is frozen" if status["frozen"] else ""
+    quorum = "" if status["quorum"] == 1 else f" (quorum {100 * status['quorum']:g} %)"
     horizon = "" if status["exchanges"] is None else f" of {status['exchanges']}"
     head = (
-        f"{status['policy']}, {state}{frozen}: exchange {status['exchange']}{horizon}, "
+        f"{status['policy']}, {state}{frozen}: exchange {status['exchange']}{horizon}{quorum}, "
         f"{human_bytes(status['bytes_down'])} down, {human_bytes(status['bytes_up'])} up; updated {ago:.0f} s ago"
     )
     rows = [
@@ -97,7 +110,8 @@ def status_text(status: dict[str, Any]) -> str:
             device["name"],
             device_state(device, bool(status["running"])),
             _score(last_score(device), status["task"]),
-            f"{device['exchanges'] - device['missed']} of {device['exchanges']}",
+            f"{device['exchanges'] - device['missed'] + device['late']} of {device['exchanges']}",
+            str(device["late"]),
             "–" if device["last_exchange"] < 0 else str(device["last_exchange"]),
             human_bytes(device["bytes_down"]),
             human_bytes(device["bytes_up"]),
@@ -108,8 +122,17 @@ def status_text(status: dict[str, Any]) -> str:
         for device in status["devices"]
     ]
     score = "accuracy" if status["task"] == "classification" else "squared error"
-    table = format_table(["device", "", score, "answered", "last", "down", "up", "held", "rejected", "outliers"], rows)
+    table = format_table(
+        ["device", "", score, "answered", "late", "last", "down", "up", "held", "rejected", "outliers"], rows
+    )
     lines = [head, "", table]
+    late = [
+        f"{device['name']} (exchange {device['working_on']})"
+        for device in status["devices"]
+        if device["working_on"] is not None
+    ]
+    if late:
+        lines += ["", f"still working on an earlier exchange: {', '.join(late)}"]
     if status.get("quarantined"):
         lines += ["", f"quarantined, because their updates were not finite: {', '.join(status['quarantined'])}"]
     if status["refusals"]:

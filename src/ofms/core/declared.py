@@ -54,7 +54,8 @@ class Range:
 
     def __str__(self) -> str:
         if self.most < math.inf:
-            return f"a number from {self.least:g} to {self.most:,.15g}"
+            first = f"above {self.least:g}, up" if self.above else f"from {self.least:g}"
+            return f"a number {first} to {self.most:,.15g}"
         return f"a number {'above' if self.above else 'of at least'} {self.least:g}"
 
 

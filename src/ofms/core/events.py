@@ -34,8 +34,9 @@ class Event:
         Another policy, or other settings of the same one; both halves start anew.
     rounds
         Both halves start anew with rates for this horizon; the doubling trick.
-    deadline
-        Seconds in which devices answer; of a deployment alone.
+    deadline, quorum, staleness
+        Of a deployment alone: seconds in which devices answer, the share of answers after which an exchange is closed,
+        and how many exchanges later an answer may arrive.
     """
 
     exchange: int
@@ -52,6 +53,8 @@ class Event:
     settings: Mapping[str, Any] | None = None
     rounds: int | None = None
     deadline: float | None = None
+    quorum: float | None = None
+    staleness: int | None = None
 
     def __post_init__(self) -> None:
         if self.exchange < 0:
@@ -80,7 +83,7 @@ class Event:
         for name, to in self.rollback.items():
             version = f"its version before exchange {to}" if to else "its first version"
             parts.append(f"model {name} goes back to {version}")
-        for each in ("policy", "bandwidth", "interval", "aggregation", "deadline"):
+        for each in ("policy", "bandwidth", "interval", "aggregation", "deadline", "quorum", "staleness"):
             if getattr(self, each) is not None:
                 parts.append(f"{each} = {getattr(self, each)}")
         parts += [f"{name} = {value}" for name, value in (self.settings or {}).items()]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from ofms.device.memory import Waiting
 from ofms.device.messenger import Messenger
 from ofms.device.recorder import Recorder
 from ofms.device.state import Reveals
+from ofms.device.steady_clock import SteadyClock
 from ofms.plugins import trust_of
 
 
@@ -104,6 +104,8 @@ class Device:
         )
         self._state = self._recorder.state
         self._state.reveals = reveals
+        # The inputs that wait for labels are not dropped because a clock was set.
+        self._clock = SteadyClock(max((each.since for each in self._state.memory.waiting.values()), default=0.0))
         self._messenger = Messenger(self._recorder, self._guard, budget=budget, trust=trusted, backend=backend)
         self._carrier = connection or (MailThread(self, self._mailbox) if mail else None)
         if connection is not None:
@@ -208,7 +210,7 @@ class Device:
             raise InvalidInput("input", "not finite", "give finite numbers")
         with self._guard:
             value, outputs = self._state.predict(self._require_ready(), x)
-            memory, since = self._state.memory, time.time()
+            memory, since = self._state.memory, self._clock.now()
             number = memory.next_id
             self._recorder.append(Predicted(number, since, x))
             waiting = Waiting(x, memory.exchange, since, outputs)

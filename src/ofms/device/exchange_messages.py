@@ -56,9 +56,12 @@ def require_own_fleet(envelope: Envelope, held_models: HeldModels) -> None:
 
 
 def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budget: int) -> Granted:
-    """Read a grant of the requested exchange; reject it if it is inconsistent or exceeds the budget."""
+    """Read a grant of the requested exchange or a later one; reject it if it is inconsistent or exceeds the budget.
+
+    It is a later one if the server opened the requested one without this device.
+    """
     exchange, requested = int(envelope.values["exchange"]), memory.requested_exchange
-    if exchange != requested:
+    if exchange < requested or requested < 0:
         raise InvalidInput("message", f"exchange {exchange}", f"this device requested {requested}")
     grants = _read_arrays(envelope, exchange, held_models)
     versions = {int(model): int(grants.version[model]) for model in np.flatnonzero(grants.held[0])}

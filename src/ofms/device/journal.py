@@ -1,12 +1,13 @@
 """A journal: records appended one by one, written to the file shortly after.
 
 A write per record would make the next prediction 10 % slower, because a system call evicts the caches. So records
-are buffered for `FLUSH_SECONDS`, and a process that is killed loses no more than that. A truncated record is dropped
-when the journal is read.
+are buffered for `FLUSH_SECONDS`, and a process that is killed loses no more than that. A truncated record at the end is
+dropped when the journal is read; a damaged one with others after it is an error.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 import zlib
@@ -17,6 +18,9 @@ from ofms.storage.growing import GrowingFile
 
 FLUSH_SECONDS = 0.05
 _HEAD = struct.Struct("<II")
+# No record is shorter.
+_LEAST = 8
+_log = logging.getLogger("ofms.device")
 
 
 class Journal:
@@ -58,12 +62,22 @@ class Journal:
 
 
 def read_records(path: Path) -> list[JournalRecord]:
-    """The records of a journal, up to the first truncated one."""
+    """The records of a journal, without a truncated one at its end."""
     return [read_record(record) for record in _read_records(path)]
 
 
 def _framed(record: bytes) -> bytes:
     return _HEAD.pack(len(record), zlib.crc32(record)) + record
+
+
+def _has_record(content: bytes, first: int) -> bool:
+    """Whether a whole record begins at a place or later: then what is before it was not truncated, but changed."""
+    for place in range(first, len(content) - _HEAD.size - _LEAST + 1):
+        size, checksum = _HEAD.unpack_from(content, place)
+        end = place + _HEAD.size + size
+        if size >= _LEAST and end <= len(content) and zlib.crc32(content[place + _HEAD.size : end]) == checksum:
+            return True
+    return False
 
 
 def _read_records(path: Path) -> list[bytes]:
@@ -74,9 +88,13 @@ def _read_records(path: Path) -> list[bytes]:
     records, place = [], 0
     while place + _HEAD.size <= len(content):
         size, checksum = _HEAD.unpack_from(content, place)
-        record = content[place + _HEAD.size : place + _HEAD.size + size]
+        end = place + _HEAD.size + size
+        record = content[place + _HEAD.size : end]
         if len(record) < size or zlib.crc32(record) != checksum:
+            if _has_record(content, place + 1):
+                raise ValueError(f"{path.name}: its content changed after it was written")
+            _log.warning("%s: the last record is incomplete, and left out", path)
             break
         records.append(record)
-        place += _HEAD.size + size
+        place = end
     return records

@@ -8,6 +8,7 @@ from pathlib import Path
 from ofms.core.errors import InvalidInput
 from ofms.device.journal import FLUSH_SECONDS, Journal, read_records
 from ofms.device.journal_records import JournalRecord
+from ofms.storage.checksums import checksum, require_checksum, with_checksum, without_checksum
 from ofms.storage.envelope import Envelope, decode, encode
 from ofms.storage.files import remove_leftovers, write_whole
 from ofms.storage.locks import FolderLock
@@ -28,6 +29,8 @@ class Store:
         for each in (folder, folder / _MODELS):
             remove_leftovers(each)
         self._number = 0
+        # Of the models' files, by name.
+        self._checksums: dict[str, str] = {}
         self._journal: Journal | None = None
         self._failure: OSError | None = None
         self._waiting, self._closed = threading.Event(), threading.Event()
@@ -49,21 +52,24 @@ class Store:
         path = self.folder / _SNAPSHOT
         if not path.exists():
             return None
-        snapshot = decode(path.read_bytes())
+        snapshot = decode(without_checksum(path.read_bytes()))
         self._number = int(snapshot.values["number"])
+        self._checksums = dict(snapshot.values.get("checksums", {}))
         return snapshot
 
     def keep_snapshot(self, snapshot: Envelope, versions: dict[int, int]) -> None:
         """Write a snapshot, start a new journal, and remove files that are no longer needed."""
         self._number += 1
-        content = encode(Envelope(snapshot.kind, {**snapshot.values, "number": self._number}, snapshot.arrays))
+        wanted = {self._model_path(*each).name for each in versions.items()}
+        self._checksums = {name: each for name, each in self._checksums.items() if name in wanted}
+        values = {**snapshot.values, "number": self._number, "checksums": self._checksums}
+        content = with_checksum(encode(Envelope(snapshot.kind, values, snapshot.arrays)))
         write_whole(self.folder / _SNAPSHOT, content, mode=self._mode)
         self._close_journal()
         self._journal = Journal(self._journal_path, self._mode)
         for path in self.folder.glob("journal-*"):
             if path != self._journal.path:
                 path.unlink()
-        wanted = {self._model_path(*each).name for each in versions.items()}
         for path in (self.folder / _MODELS).glob("*.safetensors"):
             if path.name not in wanted:
                 path.unlink()
@@ -88,11 +94,16 @@ class Store:
 
     def keep_model(self, model: int, version: int, content: bytes | memoryview) -> None:
         """Write the file of a model as received."""
-        write_whole(self._model_path(model, version), content, mode=self._mode)
+        path = self._model_path(model, version)
+        write_whole(path, content, mode=self._mode)
+        self._checksums[path.name] = checksum(content)
 
     def model(self, model: int, version: int) -> bytes:
         """The file of a model."""
-        return self._model_path(model, version).read_bytes()
+        path = self._model_path(model, version)
+        content = path.read_bytes()
+        require_checksum(content, self._checksums.get(path.name))
+        return content
 
     def _write(self) -> None:
         """Flush the journal shortly after its first buffered record, until the store is closed."""

@@ -154,6 +154,7 @@ class Client:
         # Prediction weights are p in expectation: a model's gradient counts as much as the client uses it.
         weight = np.zeros(state.prediction_weights.shape)
         weight[grants.uploads] = grants.groups * state.prediction_weights[grants.uploads]
+        state = replace(state, rounds=state.rounds.granted(grants.exchange))
         return state, Plan(grants.held, state.prediction_weights, state.inclusion, weight)
 
     def learn(self, state: State, plan: Plan, seen: Observations) -> State:

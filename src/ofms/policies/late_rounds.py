@@ -120,6 +120,12 @@ class Rounds:
             np.concatenate([self.number, np.full((self.number.shape[0], 1), number)], axis=1),
         )
 
+    def granted(self, number: int) -> Rounds:
+        """The last exchange is the one that is granted, which may be a later one than was requested."""
+        if self.number[0, -1] == number:
+            return self
+        return replace(self, number=np.concatenate([self.number[:, :-1], [[number]]], axis=1))
+
     def with_models(self, kept: Integers) -> Rounds:
         """The exchanges with a changed dictionary: [K'] the place of each model before, -1 for a new one.
 

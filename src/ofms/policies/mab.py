@@ -65,9 +65,22 @@ class Server:
     def learn(self, state: State, reports: Reports, summed: SummedUpdates) -> tuple[State, float]:
         if reports.losses is None:
             raise ValueError("MAB's server learns from reported losses; the reports have none")
-        estimates = np.zeros(state.pmf.size)
-        estimates[state.chosen] = reports.losses[:, state.chosen].mean() / state.pmf[state.chosen]
-        return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates)), 0.0
+        mean = reports.losses[:, state.chosen].mean()
+        if summed.awaited:
+            # The mean over all clients; those that are awaited add their shares when they report.
+            mean *= len(reports.losses) / (len(reports.losses) + summed.awaited)
+        return self._add(state, state, mean), 0.0
+
+    def learn_late(self, state: State, then: State, reports: Reports, clients: int) -> State:
+        if reports.losses is None:
+            raise ValueError("MAB's server learns from reported losses; the reports have none")
+        return self._add(state, then, reports.losses[:, then.chosen].sum() / clients)
+
+    def _add(self, state: State, then: State, loss: float) -> State:
+        """Add the estimate from a loss of the model that was drawn then, with its probability of then."""
+        estimates = np.zeros(then.pmf.size)
+        estimates[then.chosen] = loss / then.pmf[then.chosen]
+        return replace(state, cumulative_losses=selection.update_weights(state.cumulative_losses, estimates))
 
 
 def build(settings: MAB, fleet: Fleet) -> Policy:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from ofms.core.draws import ClientDraws, Draws
 from ofms.core.messages import Catalogue, Grants, Plan, Reports
@@ -41,7 +41,10 @@ class ClientHalf(Protocol[State]):
         ...
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
-        """Set the weights with which the granted models predict and are fine-tuned."""
+        """Set the weights with which the granted models predict and are fine-tuned.
+
+        The grant may be of a later exchange than the one that the client selected for.
+        """
         ...
 
     def learn(self, state: State, plan: Plan, seen: Observations) -> State:
@@ -65,6 +68,8 @@ class SummedUpdates:
     restored, gains
         [K] the models that go back to their first versions in this exchange, and by which share fine-tuning reduced
         the errors of the fleet, for the models that it made better; 0 except in a control exchange.
+    awaited
+        The number of further clients whose reports on the exchange may come later.
     """
 
     clients: int
@@ -73,6 +78,7 @@ class SummedUpdates:
     parameters: Floats
     restored: Flags
     gains: Floats
+    awaited: int = 0
 
 
 class ServerHalf(Protocol[State]):
@@ -88,6 +94,15 @@ class ServerHalf(Protocol[State]):
 
     def learn(self, state: State, reports: Reports, summed: SummedUpdates) -> tuple[State, Floats | float]:
         """Learn from the reports; return the step (per model, or one for all) along the direction of the updates."""
+        ...
+
+
+@runtime_checkable
+class LateLearner(Protocol[State]):
+    """A server half whose estimates of losses need the probabilities of the exchange in which they were observed."""
+
+    def learn_late(self, state: State, then: State, reports: Reports, clients: int) -> State:
+        """Learn from reports on an earlier exchange: `then` is the state after its grants, for so many `clients`."""
         ...
 
 

@@ -17,7 +17,7 @@ from ofms.policies.changes import ALL_MODELS, Adapting, Slots, change_between, p
 from ofms.policies.controls import clearly_worse, gains_by_tuning
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import copies_held, is_control
-from ofms.policies.protocol import Policy, SummedUpdates
+from ofms.policies.protocol import LateLearner, Policy, SummedUpdates
 from ofms.policies.rules import require_held, require_steps
 
 
@@ -89,12 +89,16 @@ class ServerSession:
         return replace(state, clients=requests.client.size, policy=own), grants
 
     def absorb(
-        self, state: ServerState, reports: Reports, sizes: tuple[Floats, Floats, Floats] | None = None
+        self,
+        state: ServerState,
+        reports: Reports,
+        sizes: tuple[Floats, Floats, Floats] | None = None,
+        awaited: int = 0,
     ) -> tuple[ServerState, Floats]:
         """Learn from the reports; return [K] steps along the summed updates. Changed models get new versions.
 
         `sizes` are those of `SummedUpdates`: products, norms and parameters; zeros if left out. Models whose updates
-        are not finite, or their sum, are quarantined, and not moved.
+        are not finite, or their sum, are quarantined, and not moved. `awaited` clients may report later.
         """
         nothing, restored = np.zeros(len(self.fleet.catalogue)), self.restored(state, reports)
         reports = self._moderate(reports)
@@ -106,13 +110,28 @@ class ServerSession:
         gains = np.zeros(restored.shape)
         if reports.losses is not None and is_control(self.policy.local, reports.exchange):
             gains = gains_by_tuning(reports.losses)
-        summed = SummedUpdates(state.clients, products, norms, parameters, restored, gains)
+        summed = SummedUpdates(state.clients, products, norms, parameters, restored, gains, awaited)
         own, step = self.policy.server.learn(state.policy, self.slots.narrow_reports(reports), self._narrowed(summed))
         version = state.version + (reports.updated.any(axis=0) | restored)
         step = np.asarray(step, np.float64)
         steps = np.broadcast_to(self.slots.widen(step) if step.ndim else step, version.shape)
         require_steps(self.policy.name, reports.exchange, steps)
         return replace(state, version=version, policy=own, quarantined=quarantined), steps
+
+    @property
+    def learns_late(self) -> bool:
+        """Whether reports may come after their exchange: always, unless the server learns from losses as they come."""
+        return not self.policy.reports_losses or isinstance(self.policy.server, LateLearner)
+
+    def learn_late(self, state: ServerState, then: Any, reports: Reports, clients: int) -> ServerState:
+        """Learn from reports on an earlier exchange of so many clients; `then` is the policy's state after its grants.
+
+        Policies whose estimates need no probabilities learn from late reports together with those in time.
+        """
+        half = self.policy.server
+        if not isinstance(half, LateLearner):
+            return state
+        return replace(state, policy=half.learn_late(state.policy, then, self.slots.narrow_reports(reports), clients))
 
     def unmoved(self, before: ServerState, state: ServerState, models: Sequence[int]) -> ServerState:
         """The state after `absorb` if steps would have made models not finite: they keep their versions."""
@@ -150,7 +169,7 @@ class ServerSession:
             return summed
         by_model = (summed.products, summed.norms, summed.parameters, summed.restored, summed.gains)
         products, norms, parameters, restored, gains = map(self.slots.narrow, by_model)
-        return SummedUpdates(summed.clients, products, norms, parameters, restored, gains)
+        return replace(summed, products=products, norms=norms, parameters=parameters, restored=restored, gains=gains)
 
     def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
         """alg:6, steps 12 to 14; None if the policy does not fine-tune."""

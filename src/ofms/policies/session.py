@@ -101,7 +101,10 @@ class ClientSession:
         return state, requests
 
     def plan(self, state: ClientState, grants: Grants) -> tuple[ClientState, Plan]:
-        """Hold the granted models, and set the weights with which they predict and are fine-tuned."""
+        """Hold the granted models, and set the weights with which they predict and are fine-tuned.
+
+        A client that requested an earlier exchange takes part in the one that is granted.
+        """
         held_version = np.where(grants.held, grants.version, -1)
         if tuning_window_of(self.policy.local, self.schedule, grants.exchange) is None:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
@@ -110,7 +113,7 @@ class ClientSession:
         require_plan(self.policy.name, grants, plan)
         if grants.quarantined is not None:
             plan = replace(plan, update_weight=np.where(grants.quarantined, 0.0, plan.update_weight))
-        return replace(state, policy=own, held_version=held_version), plan
+        return replace(state, policy=own, held_version=held_version, exchange=grants.exchange), plan
 
     def late(self, state: ClientState, plan: Plan) -> Integers | None:
         """[N, K] the number of past samples on which observed models are to be evaluated; None if it remembers none."""

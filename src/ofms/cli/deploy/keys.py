@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     help="New deployment: a setting of its policy; can be repeated.",
 )
 @click.option("--interval", type=int, default=20, show_default=True, help="Samples between exchanges.")
+@click.option(
+    "--quorum",
+    type=float,
+    default=0.8,
+    show_default=True,
+    metavar="SHARE",
+    help="New deployment: the share of answers that closes an exchange.",
+)
 @click.option("--rounds", type=int, help="The horizon, in samples; without it, the fleet runs until it is stopped.")
 @click.option(
     "--doubling", type=int, metavar="SAMPLES", help="Without --rounds: rates that depend on T, by the doubling trick."
@@ -56,6 +64,7 @@ def command(
     policy: str,
     settings: dict[str, Any],
     interval: int,
+    quorum: float,
     rounds: int | None,
     doubling: int | None,
     devices: dict[str, str],
@@ -86,7 +95,7 @@ def command(
         raise InvalidInput("deployment", folder, "it already exists; omit --server to add devices to it")
     else:
         given: dict[str, Any] = {"policy": policy, "settings": settings, "interval": interval, "rounds": rounds}
-        given["doubling"] = doubling
+        given |= {"doubling": doubling, "quorum": quorum}
         # All of it or nothing: a device that is refused leaves no deployment behind.
         with adding_to(folder, last=SERVER, private=True) as partial:
             make_deployment(partial, address, models, hosts=hosts, trust=trust, **given)

@@ -20,6 +20,8 @@ from ofms.cli.options import assignments, named_budgets
 @click.option(
     "--aggregation", metavar="NAME", help="How updates become one: sum, or robustly clipped, trimmed-mean, median."
 )
+@click.option("--quorum", type=float, metavar="SHARE", help="The share of answers that closes an exchange.")
+@click.option("--staleness", type=int, metavar="N", help="How many exchanges later an answer may arrive.")
 @click.option("--policy", metavar="NAME", help="Another policy, with its default settings; it starts anew.")
 @click.option(
     "--set",
@@ -36,6 +38,8 @@ def command(
     interval: int | None,
     deadline: float | None,
     aggregation: str | None,
+    quorum: float | None,
+    staleness: int | None,
     policy: str | None,
     settings: dict[str, Any],
 ) -> None:
@@ -45,5 +49,6 @@ def command(
 
     given: dict[str, Any] = {"bandwidth": bandwidth, "interval": interval, "deadline": deadline, "policy": policy}
     given["aggregation"] = aggregation
+    given |= {"quorum": quorum, "staleness": staleness}
     request_change(folder, Requested(budget=budget, settings=settings or None, **given))
     click.echo("requested; the server applies it before its next exchange")

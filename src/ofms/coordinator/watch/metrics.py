@@ -54,6 +54,9 @@ def metrics_of(status: dict[str, Any]) -> Iterator[Metric]:
     )
     yield _one("ofms_last_exchange_devices", "gauge", "Devices of the last exchange.", last.get("granted"))
     yield _one("ofms_last_exchange_answers", "gauge", "Devices that answered the last exchange.", last.get("answered"))
+    yield _one(
+        "ofms_last_exchange_late", "gauge", "Answers to earlier exchanges that count in the last one.", last.get("late")
+    )
     yield _one("ofms_last_exchange_updates", "gauge", "Updates applied in the last exchange.", last.get("updates"))
     yield Metric("ofms_last_exchange_score", "gauge", _SCORE, [({"metric": score_name(status)}, last.get("score"))])
     moved = [({"direction": way}, status[f"bytes_{way}"]) for way in ("down", "up")]
@@ -70,13 +73,19 @@ def score_name(status: dict[str, Any]) -> str:
     return "accuracy" if status["task"] == "classification" else "mse"
 
 
+def models_in_use(status: dict[str, Any]) -> list[str]:
+    """The models that are not retired; a status before models could be retired does not say."""
+    return list(status.get("in_use", status["models"]))
+
+
 def _model_metrics(status: dict[str, Any]) -> Iterator[Metric]:
-    use, names = status["use"], status["models"]
-    versions = [({"model": name}, version) for name, version in zip(names, status["versions"], strict=False)]
+    use, in_use = status["use"], set(models_in_use(status))
+    named = zip(status["models"], status["versions"], strict=False)
+    versions = [({"model": name}, version) for name, version in named if name in in_use]
     yield Metric("ofms_model_version", "gauge", "Version of a model; it grows with each change.", versions)
-    held = [({"model": name}, share) for name, share in use["held"].items()]
+    held = [({"model": name}, share) for name, share in use["held"].items() if name in in_use]
     yield Metric("ofms_model_held_share", "gauge", "Share of the last exchange's devices that hold a model.", held)
-    used = [({"model": name}, share) for name, share in use["used"].items()]
+    used = [({"model": name}, share) for name, share in use["used"].items() if name in in_use]
     yield Metric(
         "ofms_model_use_share", "gauge", "Mean weight of a model in predictions, of devices that report it.", used
     )
@@ -100,6 +109,7 @@ def _device_metrics(status: dict[str, Any]) -> Iterator[Metric]:
 _PER_DEVICE: tuple[tuple[str, Literal["gauge", "counter"], str, str], ...] = (
     ("ofms_device_exchanges_total", "counter", "Exchanges that a device was part of.", "exchanges"),
     ("ofms_device_missed_total", "counter", "Exchanges that a device did not answer in time.", "missed"),
+    ("ofms_device_late_total", "counter", "Exchanges that a device answered after they were closed.", "late"),
     ("ofms_device_rejected_total", "counter", "Messages of a device, or parts of them, that were rejected.", "refused"),
     ("ofms_device_outliers_total", "counter", "Updates over ten times as long as the others'.", "outliers"),
     ("ofms_device_samples_total", "counter", "Labels that a device reported.", "samples"),

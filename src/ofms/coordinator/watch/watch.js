@@ -151,6 +151,7 @@ function showCharts(status) {
   lineChart(by("answers-chart"), exchanges, [
     { label: "in the exchange", values: recent.map((each) => each.granted), colour: ORANGE, dashed: true },
     { label: "answered", values: recent.map((each) => each.answered), colour: GREEN },
+    ...(status.quorum < 1 ? [{ label: "late", values: recent.map((each) => each.late || 0), colour: BLUE }] : []),
   ], { text: String, whole: true });
   lineChart(by("bytes-chart"), exchanges, [
     { label: "down", values: differences(recent.map((each) => each.bytes_down)), colour: BLUE },
@@ -164,7 +165,11 @@ function showModels(status) {
   by("use-text").textContent = reporting
     ? `Used: weights in predictions, means over the ${reporting} device${reporting > 1 ? "s" : ""} that reported them in the last exchange. Held by: the share of devices, which the server knows.`
     : "Devices do not report which models predict. Held by: the share of devices, which the server knows.";
-  const order = status.models.map((name, index) => ({ name, version: status.versions[index] }));
+  // Until their next grant, devices may still hold a model that was retired.
+  const inUse = new Set(status.in_use || status.models);
+  const order = status.models.map((name, index) => ({ name, version: status.versions[index] })).filter(({ name }) => inUse.has(name));
+  const retired = status.models.filter((name) => !inUse.has(name));
+  by("retired").textContent = retired.length ? `Retired: ${retired.join(", ")}.` : "";
   order.sort((one, other) => (used[other.name] || 0) - (used[one.name] || 0) || (held[other.name] || 0) - (held[one.name] || 0));
   by("models").tBodies[0].replaceChildren(...order.map(({ name, version }) => element("tr", {},
     element("td", {}, name),
@@ -185,7 +190,8 @@ function showDevices(status) {
       element("td", {}, device.name),
       element("td", {}, element("span", { class: `dot ${state}` }), state),
       element("td", {}, scoreText(status, score)),
-      element("td", {}, `${device.exchanges - device.missed} of ${device.exchanges}`),
+      element("td", {}, `${device.exchanges - device.missed + device.late} of ${device.exchanges}`),
+      element("td", {}, String(device.late)),
       element("td", {}, device.last_exchange < 0 ? "–" : String(device.last_exchange)),
       element("td", {}, String(device.samples)),
       element("td", {}, bytes(device.bytes_down)),
@@ -203,7 +209,7 @@ function show(status) {
   by("state").textContent = state + (status.frozen ? ", frozen" : "");
   by("state").className = `state ${status.running ? "good" : status.finished ? "" : "bad"}`;
   const ago = seconds(Math.max(0, Date.now() / 1000 - status.written));
-  by("summary").textContent = `${status.policy}, ${status.models.length} models, deployment ${status.deployment}, ofms ${status.version}; status of ${ago} ago.`;
+  by("summary").textContent = `${status.policy}, ${(status.in_use || status.models).length} models, ${status.quorum < 1 ? `quorum ${percent(status.quorum)}, ` : ""}deployment ${status.deployment}, ofms ${status.version}; status of ${ago} ago.`;
   document.querySelector("main").hidden = false;
   showFigures(status);
   showCharts(status);

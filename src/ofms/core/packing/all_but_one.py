@@ -15,7 +15,7 @@ _AT_ONCE = 2**22
 class Packed(NamedTuple):
     """Of each packing, the number of bins and the largest weight of a bin."""
 
-    count: Integers
+    bins: Integers
     heaviest: Integers
 
 
@@ -37,7 +37,7 @@ def pack_all_but_one(sizes: Integers, left_out: Integers, capacity: Integers, we
     Examples
     --------
     >>> pack_all_but_one(np.array([3, 5, 2, 4]), np.array([1, 3]), np.array([6, 5]), np.array([1, 1, 1, 1]))
-    Packed(count=array([2, 2]), heaviest=array([2, 2]))
+    Packed(bins=array([2, 2]), heaviest=array([2, 2]))
     """
     order = np.argsort(-sizes, kind="stable")
     place = np.empty_like(order)
@@ -55,7 +55,8 @@ def _pack(descending: Integers, left_out: Integers, capacity: Integers, weights:
     sizes, weights = np.append(descending, 0), np.append(weights, 0)
     packing = np.arange(left_out.size)
     # Where the first item from a place on is that no bin has taken; `items` if there is none.
-    remaining = np.tile(np.arange(items + 1, dtype=np.int16 if items < 2**15 - 1 else np.int32), (left_out.size, 1))
+    kind = np.int16 if items < 2**15 - 1 else np.int32
+    remaining: AnyArray = np.tile(np.arange(items + 1, dtype=kind), (left_out.size, 1))
     remaining[packing, left_out] += 1
     flat, row = remaining.reshape(-1), packing * (items + 1)
     room, after, weight = capacity.copy(), np.zeros_like(packing), np.zeros_like(packing)
@@ -63,7 +64,7 @@ def _pack(descending: Integers, left_out: Integers, capacity: Integers, weights:
         item = _first_from(flat, row, np.maximum(after, items - np.searchsorted(ascending, room, side="right")))
         full = np.flatnonzero(item == items)
         if full.size:
-            made.count[full] += 1
+            made.bins[full] += 1
             made.heaviest[full] = np.maximum(made.heaviest[full], weight[full])
             item[full], room[full], weight[full] = _first_from(flat, row[full], np.zeros_like(full)), capacity[full], 0
         flat[row + item] = item + 1
@@ -71,7 +72,7 @@ def _pack(descending: Integers, left_out: Integers, capacity: Integers, weights:
         weight += weights[item]
         after = item + 1
     last = items > 1
-    return Packed(made.count + last, np.maximum(made.heaviest, weight))
+    return Packed(made.bins + last, np.maximum(made.heaviest, weight))
 
 
 def _first_from(flat: AnyArray, row: Integers, start: Integers) -> Integers:

@@ -100,7 +100,7 @@ def cluster_counts(costs: Integers, budget: int) -> Integers:
     >>> cluster_counts(np.array([2, 1, 1]), 3).tolist()
     [2, 2, 2]
     """
-    return _packed(costs, costs, budget).count
+    return _packed(costs, costs, budget).bins
 
 
 def smallest_budget(costs: Integers) -> int:
