@@ -3,9 +3,10 @@
     python benchmarks/distributed.py [mnist] [cifar10] [start]
 
 Full OFMS-FT rounds that fine-tune, at the paper's sizes with B = 5, on random data: one process with two worker
-threads, two processes with one thread each, and one process with one thread. The time in which processes reduce their
-updates is measured by itself, and from it follows what four machines would take. `start` is the time from the command
-to the end of a run of one round in four processes. Run it on an idle machine.
+threads, two processes with one thread each, and one process with one thread. Processor time, of all processes together,
+is less sensitive to other programs. The time in which processes reduce their updates is measured by itself, and from
+it follows what four machines would take. `start` is the time from the command to the end of a run of one round in four
+processes. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import subprocess
 import sys
 import time
 from typing import Any
+
+import numpy as np
 
 from networks import CIFAR10, MNIST, WINDOW, make_problem
 from ofms.compute.group import Group
@@ -61,14 +64,17 @@ def work(name: str, workers: int) -> None:
     simulation = FusedSimulation(
         problem.policy, problem.fleet, compute, own.y, seed=0, hindsight=False, block=block, group=group
     )
-    seconds, began = [], time.perf_counter()
+    seconds, processor, began, used = [], [], time.perf_counter(), time.process_time()
     for _ in simulation.exchanges():
-        ended = time.perf_counter()
+        ended, now = time.perf_counter(), time.process_time()
         seconds.append(ended - began)
-        began = ended
+        processor.append(now - used)
+        began, used = ended, now
+    parts = group.gather({"processor": np.array(processor[-rounds:])})
     values = sum(parameter.numel() for each in compute.networks.parameters for parameter in each.values())
     if group.rank == 0:
         figures = {"round": statistics.median(seconds[-rounds:]), "megabytes": 4 * values / 1e6}
+        figures["processor"] = float(np.median(sum(part["processor"] for part in parts)))
         print(json.dumps(figures | {"reduction": statistics.median(group.seconds[-rounds:])}))
     if group.size > 1:
         leave_group()
@@ -117,6 +123,7 @@ def main(names: list[str]) -> None:
                 f"{threads['round'] / ranks['round']:.2f}",
                 f"{one['round'] / ranks['round']:.2f}",
                 f"{one['round'] / threads['round']:.2f}",
+                f"{threads['processor'] / ranks['processor']:.2f}",
                 f"{1e3 * ranks['reduction']:.0f} ms",
             ]
         )
@@ -130,7 +137,7 @@ def main(names: list[str]) -> None:
             )
             print(f"{ranks['round'] / whole:.1f} times as fast as one of them")
     header = ["", "two threads", "two processes", "one thread", "processes/threads"]
-    header += ["against one", "threads against one", "a reduction"]
+    header += ["against one", "threads against one", "processor, threads/processes", "a reduction"]
     if rows:
         print(format_table(header, rows))
 
