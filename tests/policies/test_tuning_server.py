@@ -103,7 +103,8 @@ def test_the_share_is_four_times_what_fine_tuning_gained_and_an_eighth_of_it_aft
 
 def test_sums_steps_and_shares_follow_their_models_and_new_ones_start_anew() -> None:
     state = TuningState(np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([5, 6]), np.array([4.0, 0.0625]))
-    change = Change(fleet_of([1, 1, 1], [3]).catalogue, np.zeros(0), np.array([1, -1, 0]), same_models=False)
+    nobody = np.zeros(0, dtype=np.int64)
+    change = Change(fleet_of([1, 1, 1], [3]).catalogue, nobody, np.array([1, -1, 0]), same_models=False)
     found = SERVER.adapt(state, change)
     assert (found.losses.tolist(), found.products.tolist()) == ([2, 0, 1], [4, 0, 3])
     assert (found.steps.tolist(), found.share.tolist()) == ([6, 0, 5], [0.0625, 0.5, 4.0])
