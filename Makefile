@@ -5,7 +5,7 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint wheel-test bench mutate audit clean
+.PHONY: help install demo docs test test-all lint wheel-test bench mutate audit clean
 MUTANTS ?= ofms.core.* ofms.policies.*
 
 help:  ## list the targets
@@ -21,6 +21,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)  ## from nothing to a finished run: pre-train twenty small models, run late hedging and OFMS-FT, print one table
 	$(BIN)/python examples/demo.py
+
+docs: $(STAMP)  ## the site in build/site, with its notebooks executed; a warning or a dead link fails
+	rm -rf build/site
+	$(BIN)/sphinx-build -q -W -n --keep-going -d build/doctrees -b html docs build/site
+	$(BIN)/python .ci/site_links.py build/site
 
 test: lint  ## lint, types, import layers and tests; under ten minutes
 	$(BIN)/pytest -n auto -m 'not slow'
@@ -46,9 +51,9 @@ bench: $(STAMP)  ## what it costs, as ratios; with nothing else running
 	$(BIN)/python benchmarks/device.py
 	$(BIN)/python benchmarks/edge.py
 
-mutate: $(STAMP)  ## mutation tests, hours; resumes; for a part, MUTANTS="ofms.core.rates*"
+mutate: $(STAMP)  ## mutation tests, an hour; resumes; for a part, MUTANTS="ofms.core.rates*"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutate]'
-	OMP_NUM_THREADS=1 $(BIN)/mutmut run $(foreach part,$(MUTANTS),'$(part)')
+	OMP_NUM_THREADS=1 $(BIN)/python .ci/mutmut_forks.py $(foreach part,$(MUTANTS),'$(part)')
 	$(BIN)/python .ci/mutants.py
 
 audit: $(STAMP)  ## licences and known vulnerabilities of what is installed; needs pypi.org

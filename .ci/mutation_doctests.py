@@ -17,10 +17,11 @@ import ofms.policies
 
 
 def examples() -> Iterator[doctest.DocTest]:
-    finder = doctest.DocTestFinder()
+    finder, of_a_module = doctest.DocTestFinder(), doctest.DocTestFinder(recurse=False)
     for package in (ofms.core, ofms.policies):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             found = importlib.import_module(module.name)
+            yield from (test for test in of_a_module.find(found, module.name) if test.examples)
             for name, value in vars(found).items():
                 if getattr(value, "__module__", None) == module.name and not name.startswith(("x_", "xǁ")):
                     tests = finder.find(value, f"{module.name}.{name}", found, globs=dict(vars(found)))

@@ -1,20 +1,31 @@
 """The cost of selection by fleet size: a round's requests, grants, plans and learning, without networks.
 
     python benchmarks/scale.py
+    python benchmarks/scale.py POLICY CLIENTS MODELS ROUNDS
+    python benchmarks/scale.py --processes 2 POLICY CLIENTS MODELS ROUNDS
 
 Twenty models of mixed costs for ten thousand, a hundred thousand and a million clients of mixed budgets, and a
 thousand models for ten thousand clients. OFMS-FT runs five rounds, of which the fastest counts; late hedging two, of
 which the second counts, and for a thousand clients so many that its window is full. Each size runs in a separate
 process, to measure its peak memory, after another one has touched memory. Exits with 1 if a figure misses its limit.
+
+With `--processes`, each process owns a block of the clients with their state, and a part of the bandwidth, and works on
+it with one thread; a round ends with the slowest.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 
 import numpy as np
 
@@ -22,8 +33,10 @@ from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue, Plan
 from ofms.core.schedule import Schedule
 from ofms.core.states import flatten
+from ofms.core.typing import AnyArray
 from ofms.drawing.tables import format_table
 from ofms.policies import late_hedge, late_hedge_settings, ofms_ft, ofms_ft_settings
+from ofms.policies.blocks import threads
 from ofms.policies.fleet import Fleet
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import Policy
@@ -41,6 +54,8 @@ SIZES = (
 MOST_SECONDS_AT_A_MILLION = {"ofms-ft": 2.0, "late-hedge": 3.0}
 MOST_GROWTH = 1.2
 MOST_GIB = 4.0
+# Where the processes that own parts of the clients wait for each other before a round.
+_begin: Barrier | None = None
 
 
 def mixed_fleet(clients: int, models: int) -> Fleet:
@@ -77,18 +92,21 @@ def back_memory() -> None:
     subprocess.run([sys.executable, "-c", f"import numpy; numpy.ones({int(MOST_GIB * 2**27)})"], check=True)
 
 
-def measure(name: str, clients: int, models: int, rounds: int) -> dict[str, float]:
-    """Seconds of each part of a round, and the peak memory of this process."""
-    fleet = mixed_fleet(clients, models)
+def measure(name: str, clients: int, models: int, rounds: int, part: tuple[int, int] = (0, 1)) -> dict[str, float]:
+    """Seconds of each part of a round, and the peak memory of this process, which owns one of several parts."""
+    first, stop = (clients * place // part[1] for place in (part[0], part[0] + 1))
+    fleet, clients = mixed_fleet(clients, models), stop - first
     policy = build(name, fleet)
-    clients_session, server_session = open_sessions(policy, fleet)
-    state = clients_session.join(fleet.catalogue, fleet.budgets, np.arange(clients))
+    clients_session, server_session = open_sessions(policy, replace(fleet, bandwidth=fleet.bandwidth // part[1]))
+    state = clients_session.join(fleet.catalogue, fleet.budgets[first:stop], np.arange(first, stop))
     server = server_session.open()
     # Losses come from compute; here they need only differ between clients and models.
-    losses = np.random.default_rng(0).random((clients, models))
+    losses: AnyArray = np.random.default_rng(0).random((clients, models), dtype=np.float32)
     best: dict[str, float] = {}
     for exchange in range(rounds):
         draws = Draws(0, exchange)
+        if _begin is not None:
+            _begin.wait(600)
         marks = [time.perf_counter()]
         state, requests = clients_session.request(state, draws)
         marks.append(time.perf_counter())
@@ -109,10 +127,35 @@ def measure(name: str, clients: int, models: int, rounds: int) -> dict[str, floa
     return best | {"gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, "state": held}
 
 
+def measure_processes(count: int, name: str, sizes: list[int]) -> dict[str, float]:
+    """The slowest process of each part of a round, and the memory of all."""
+    context = get_context("spawn")
+    with ProcessPoolExecutor(count, context, _share, (context.Barrier(count),)) as pool:
+        results = list(pool.map(partial(measure_part, name, sizes), [(place, count) for place in range(count)]))
+    joined = {key: max(result[key] for result in results) for key in results[0]}
+    return joined | {"gib": sum(result["gib"] for result in results), "ns": 1e9 * joined["round"] / sizes[0]}
+
+
+def measure_part(name: str, sizes: list[int], part: tuple[int, int]) -> dict[str, float]:
+    clients, models, rounds = sizes
+    return measure(name, clients, models, rounds, part)
+
+
+def _share(barrier: Barrier) -> None:
+    global _begin
+    _begin = barrier
+
+
 def main() -> int:
+    if sys.argv[1:2] == ["--processes"]:
+        count, name, *sizes = sys.argv[2:]
+        print(json.dumps(measure_processes(int(count), name, [int(size) for size in sizes])))
+        return 0
     if len(sys.argv) == 5:
         back_memory()
-        print(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:]))))
+        with threads(os.cpu_count() or 1):
+            clients, models, rounds = map(int, sys.argv[2:])
+            print(json.dumps(measure(sys.argv[1], clients, models, rounds)))
         return 0
     results = {}
     for size in SIZES:

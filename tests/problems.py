@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ofms.core.messages import Catalogue
+from ofms.compute.group import ALONE
+from ofms.compute.protocol import Tensors
+from ofms.compute.threads import ThreadedCompute
 from ofms.core.schedule import Schedule
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
@@ -16,19 +18,8 @@ from ofms.models.zoo import build_module
 from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
 from ofms.policies.registry import build_policy, settings_type
-
-
-def catalogue_of(costs: list[int]) -> Catalogue:
-    storage = np.array(costs, dtype=np.int64)
-    names = tuple(f"model{index}" for index in range(len(costs)))
-    return Catalogue(names, storage, storage.copy(), np.zeros(len(costs), dtype=np.int64))
-
-
-def fleet_of(
-    costs: list[int], budgets: list[int], *, bandwidth: int | None = None, rounds: int = 50, interval: int = 1
-) -> Fleet:
-    bandwidth = sum(budgets) if bandwidth is None else bandwidth
-    return Fleet(catalogue_of(costs), np.array(budgets, dtype=np.int64), bandwidth, Schedule(rounds, interval))
+from ofms.testing.fleets import catalogue_of as catalogue_of
+from ofms.testing.fleets import fleet_of as fleet_of
 
 
 def fleet_for(dictionary: Dictionary, stream: Stream, interval: int) -> Fleet:
@@ -85,3 +76,8 @@ def image_problem(clients: int = 5, rounds: int = 12) -> tuple[Dictionary, Strea
 
 
 PROBLEMS = {"regression": regression_problem, "images": image_problem}
+
+
+def updates_of(compute: ThreadedCompute, *given: Any) -> dict[int, Tensors]:
+    """The clients' updates, summed over shards."""
+    return ALONE.total(compute.update(*given).result().shards, compute.block)

@@ -60,6 +60,16 @@ def test_links_and_names_of_the_package_exist(page: Path) -> None:
         _resolve(name)
 
 
+def test_every_page_is_in_the_table_of_contents_of_the_site() -> None:
+    text = (ROOT / "docs/index.md").read_text()
+    listed = [line for block in re.findall(r"```{toctree}\n(.*?)```", text, flags=re.DOTALL) for line in block.split()]
+    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        name = str(page.with_suffix(""))
+        if name != "index" and page.parts[0] != "results":
+            assert name in listed, f"docs/{page}: name it in a list of docs/index.md"
+
+
 def _resolve(name: str) -> object:
     """Import a module, or a name of one."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from ofms.coordinator.events import log_event, relay_event
 from ofms.core.errors import InvalidInput
-from ofms.core.logs import LEVEL_VARIABLE, configure_logs
+from ofms.core.logs import LEVEL_VARIABLE, configure_logs, is_logged
 from ofms.flower.processes import relay_line
 
 
@@ -95,3 +96,26 @@ def test_lines_of_flower_keep_their_level(stream: io.StringIO) -> None:
         ("warning", "no answer"),
         ("info", "plain"),
     ]
+
+
+def test_a_process_logs_as_the_one_that_started_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR]
+    monkeypatch.delenv(LEVEL_VARIABLE, raising=False)
+    assert [is_logged(level) for level in levels] == [False, True, True, True]
+    for told, expected in (("debug", 4), ("warning", 2), ("error", 1), ("loud", 3)):
+        monkeypatch.setenv(LEVEL_VARIABLE, told)
+        assert sum(map(is_logged, levels)) == expected
+
+
+def test_logs_go_to_standard_error_and_nowhere_else(stream: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.StreamHandler(stream)
+    logging.getLogger().addHandler(root)
+    try:
+        configure_logs()
+        logging.getLogger("ofms.device").info("once")
+        logging.getLogger("ofms.device").debug("not shown")
+    finally:
+        logging.getLogger().removeHandler(root)
+    assert os.environ[LEVEL_VARIABLE] == "info"
+    assert capsys.readouterr().err.endswith("Z once\n")
+    assert stream.getvalue() == ""

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ofms import __version__
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ofms"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -128,3 +130,30 @@ def test_no_helper_is_imported_from_a_test_module() -> None:
 def test_every_package_has_a_folder_of_tests() -> None:
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert packages == {path.parent.name for path in TESTS.glob("*/__init__.py")} - {"fuzz"}
+
+
+CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+
+
+def test_the_conda_recipe_requires_what_pyproject_does() -> None:
+    """Dependencies and the extra `experiments`, in the same versions; the same version of the package and Python."""
+    recipe = (ROOT / "recipe/meta.yaml").read_text()
+    run = recipe.partition("\n  run:\n")[2].partition("\ntest:")[0]
+    found = dict(re.findall(r"^    - (\S+) (>=\S+)$", run, flags=re.MULTILINE))
+    wanted = {"python": PROJECT["requires-python"]}
+    extras = PROJECT["optional-dependencies"]
+    for requirement in [*PROJECT["dependencies"], *extras["torch"], *extras["experiments"]]:
+        if not requirement.startswith("ofms["):
+            name, version = requirement.split(">=")
+            wanted[CONDA_NAMES.get(name, name)] = f">={version}"
+    assert found == wanted
+    assert f'version = "{__version__}"' in recipe
+    command, target = next(iter(PROJECT["scripts"].items()))
+    assert f"- {command} = {target}" in recipe
+
+
+def test_the_citation_has_the_version_and_its_required_fields() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {__version__}\n" in citation
+    for key in ("cff-version", "message", "title", "authors"):
+        assert re.search(rf"^{key}:", citation, flags=re.MULTILINE), key

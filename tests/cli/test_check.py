@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from ofms.policies import MODULES
 from tests.cli.commands import printed_record, run
 
 
@@ -36,7 +37,11 @@ def test_check_reports_whether_a_dictionary_can_be_deployed(models: Path, capsys
 def test_list_names_experiments_policies_and_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list") == 0
     listed = capsys.readouterr().out
-    assert all(word in listed for word in ("digits", "air", "ofms-ft", "perfedavg", "theory", "published"))
+    names = {line.split()[0] for line in listed.splitlines()}
+    assert names >= {"digits", "air", "perfedavg", "theory", "published", *MODULES}
+    entries = [line for line in listed.splitlines() if line.startswith("  ")]
+    columns = {len(line) - len(line[2:].partition(" ")[2].lstrip()) for line in entries}
+    assert len(columns) == 1, "all summaries begin in one column"
 
 
 def test_data_checks_a_dataset(capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,3 +193,17 @@ def test_a_bad_experiment_file_is_refused_in_one_line(
     path.write_text("\n".join([*lines, "[pretraining]", *pretraining.values()]))
     assert_refused(capsys, run("run", path, "--out", tmp_path / "run"), message)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_is_not_here_is_refused(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    command = ("run", "--models", models, *QUICK, "--out", tmp_path / "run", "--device")
+    assert_refused(capsys, run(*command, "cuda"), "device = cuda: cuda is not available here")
+    assert_refused(capsys, run(*command, "tpu"), "device = tpu: use cpu, cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert_refused(capsys, run(*command, "cuda", "--loopback"), "device = cuda: the loopback runs on the processor")
+    assert not (tmp_path / "run").exists()
+    assert run(*command, "cpu") == 0
+    assert 'device = "cpu"' in (tmp_path / "run" / "config.toml").read_text()

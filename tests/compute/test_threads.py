@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from ofms.compute import threads
-from ofms.compute.protocol import Adaptation, Compute, Evaluation, Tensors
+from ofms.compute.protocol import Adaptation, Evaluation, Tensors
 from ofms.compute.threads import ThreadedCompute
 from ofms.core.errors import InvalidInput
 from ofms.core.pooling import Pooling
 from ofms.core.schedule import Window
 from ofms.policies.local_updates import Adapted, Epochs, GradientStep, LocalUpdate
-from tests.problems import PROBLEMS, regression_problem
+from tests.problems import PROBLEMS, regression_problem, updates_of
 
 LOCAL: list[LocalUpdate] = [
     GradientStep(0.1, window=3, warm_up=0),
@@ -33,10 +33,9 @@ def train_and_evaluate(problem: str, workers: int) -> tuple[Evaluation, list[Ten
     held = np.arange(clients * models).reshape(clients, models) % 3 > 0
     weights = held / held.sum(axis=1, keepdims=True)
     window = Window(2, np.full(3, 1 / 3))
-    compute: Compute
     with ThreadedCompute(dictionary, stream, device="cpu", workers=workers) as compute:
         for local in LOCAL:
-            updates = compute.update(window, weights, local, weights).result().updates
+            updates = updates_of(compute, window, weights, local, weights)
             compute.apply(updates, np.full(models, 0.5))
         adaptation = Adaptation(window, 0.1)
         evaluation = compute.evaluate((5, 7), held, weights, hindsight=True, adaptation=adaptation).result()

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ofms.compute.checks import is_finite
+from ofms.compute.group import ALONE
 from ofms.compute.local import LocalNetworks
 from ofms.compute.protocol import Tensors
 from ofms.compute.threads import ThreadedCompute
@@ -20,7 +21,7 @@ from ofms.core.typing import Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.policies.local_updates import Adapted, Epochs, GradientStep, LocalUpdate
-from tests.problems import PROBLEMS, image_problem, regression_problem
+from tests.problems import PROBLEMS, image_problem, regression_problem, updates_of
 
 WINDOW = Window(2, np.array([0.5, 1.0, 0.5]))
 LOCAL: dict[str, LocalUpdate] = {
@@ -69,7 +70,7 @@ def test_updates_are_the_sums_of_the_clients_own(problem: str, kind: str) -> Non
     dictionary, stream = PROBLEMS[problem]()
     weights = update_weights(dictionary, stream)
     with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
-        found = compute.update(WINDOW, weights, LOCAL[kind], weights).result().updates
+        found = updates_of(compute, WINDOW, weights, LOCAL[kind], weights)
     expected = own_updates(dictionary, stream, weights, LOCAL[kind])
     assert found.keys() == expected.keys()
     for model, tensors in expected.items():
@@ -89,7 +90,7 @@ def test_a_gradient_step_is_the_weighted_sum_of_the_clients_gradients(
     weights = update_weights(dictionary, stream)
     first_sample, step = Window(0, np.ones(1)), GradientStep(1.0, window=1, warm_up=0)
     with ThreadedCompute(dictionary, stream, dtype=dtype) as compute:
-        found = compute.update(first_sample, weights, step, weights).result().updates
+        found = updates_of(compute, first_sample, weights, step, weights)
     for index, model in enumerate(dictionary.models):
         module = model.module.to(dtype)
         tensors = {name: tensor.to(dtype) for name, tensor in model.tensors.items()}
@@ -145,7 +146,7 @@ def test_updates_for_the_pool_are_gradients_of_its_loss(problem: str) -> None:
     update_weight = np.where(uploads, votes, 0.0)
     step = GradientStep(1.0, window=3, warm_up=0, objective="pool")
     with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
-        found = compute.update(WINDOW, update_weight, step, votes).result().updates
+        found = updates_of(compute, WINDOW, update_weight, step, votes)
     leaves = [{name: tensor.double() for name, tensor in model.tensors.items()} for model in dictionary.models]
     for tensors, model in zip(leaves, dictionary.models, strict=True):
         for name in model.trainable:
@@ -197,19 +198,21 @@ def test_clients_whose_update_is_not_finite_are_left_out(problem: str, kind: str
     votes = weights / weights.sum(axis=1, keepdims=True)
     with ThreadedCompute(dictionary, Stream(x, stream.y, stream.task)) as compute:
         found = compute.update(WINDOW, weights, local, votes).result()
+        updates = ALONE.total(found.shards, compute.block)
         without = weights.copy()
         for pair in found.left_out:
             without[pair] = 0.0
         expected = compute.update(WINDOW, without, local, votes).result()
+        expected_updates = ALONE.total(expected.shards, compute.block)
     everything = [(broken, int(model)) for model in np.flatnonzero(weights[broken])]
     assert found.left_out
     assert set(found.left_out) <= set(everything), "in a network of ReLUs, some gradients may be 0"
     assert found.left_out == everything or problem == "images"
     assert expected.left_out == []
-    assert all(is_finite(update.values()) for update in found.updates.values())
-    for model, tensors in expected.updates.items():
+    assert all(is_finite(update.values()) for update in updates.values())
+    for model, tensors in expected_updates.items():
         for name, tensor in tensors.items():
-            assert found.updates[model][name] == pytest.approx(tensor, rel=1e-4, abs=1e-5)
+            assert updates[model][name] == pytest.approx(tensor, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("make", [named, shifted])
@@ -223,7 +226,7 @@ def test_networks_that_resemble_plain_ones_are_run_as_they_are(make: Callable[[]
     everything = np.ones(weights.shape, dtype=np.bool_)
     with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
         losses = compute.evaluate((0, 5), everything, everything / 4, hindsight=True).result().losses
-        found = compute.update(WINDOW, weights, LOCAL["gradient step"], weights).result().updates
+        found = updates_of(compute, WINDOW, weights, LOCAL["gradient step"], weights)
     x, y = torch.from_numpy(stream.x[:, :5]).double(), torch.from_numpy(stream.y[:, :5]).double()
     with torch.no_grad():
         expected = [(model.module.double()(x)[..., 0] - y) ** 2 for model in dictionary.models]
@@ -238,7 +241,7 @@ def test_statistics_of_batch_norm_do_not_change() -> None:
     weights = update_weights(dictionary, stream)
     with ThreadedCompute(dictionary, stream) as compute:
         for local in LOCAL.values():
-            compute.apply(compute.update(WINDOW, weights, local, weights).result().updates, np.ones(len(dictionary)))
+            compute.apply(updates_of(compute, WINDOW, weights, local, weights), np.ones(len(dictionary)))
         states = [compute.state(model) for model in range(len(dictionary))]
     for model, state in zip(dictionary.models, states, strict=True):
         kept = {name for name in state if torch.equal(state[name], model.tensors[name])}
@@ -314,7 +317,7 @@ def test_local_training_is_that_of_a_plain_loop(problem: str, local: Epochs | Ad
             assert alone[name].numpy() == pytest.approx(weights[client, 0] * tensor.numpy(), rel=1e-9, abs=1e-12)
             expected[name] = expected.get(name, 0.0) + weights[client, 0] * tensor
     with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
-        found = compute.update(window, weights, local, weights).result().updates
+        found = updates_of(compute, window, weights, local, weights)
     assert list(found) == [0]
     for name, tensor in expected.items():
         assert found[0][name].numpy() == pytest.approx(tensor.numpy(), rel=1e-9, abs=1e-12)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from functools import cache
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ofms.core import selection
 from ofms.core.packing import (
+    all_but_one,
     fewest_bins,
     fewest_clusters,
     first_fit_decreasing,
     largest_cluster_upload,
+    partition,
     partition_models,
     smallest_budget,
 )
 from ofms.core.packing.first_fit import _place_by_size, _place_one_by_one
+from ofms.core.typing import AnyArray
 
 
 def plain_first_fit_decreasing(sizes: list[int], capacity: int) -> list[int]:
@@ -123,7 +129,7 @@ def test_clusters_partition_the_other_models_and_fit(case: tuple[list[int], int]
     costs, budget = np.array(case[0]), case[1]
     table = partition_models(costs, np.array([budget]))
     for chosen in range(costs.size):
-        cluster = table.cluster[0, chosen]
+        cluster = table.cluster(np.array([0]), np.array([chosen]))[0]
         others = np.delete(np.arange(costs.size), chosen)
         assert cluster[chosen] == -1
         assert set(cluster[others].tolist()) == set(range(table.clusters[0, chosen]))
@@ -182,8 +188,68 @@ def test_the_largest_upload_is_that_of_a_set_that_can_be_drawn(case: tuple[list[
     uploads = costs[::-1].copy()
     table = partition_models(costs, np.array([budget]))
     sums = [
-        uploads[chosen] + uploads[table.cluster[0, chosen] == cluster].sum()
+        uploads[chosen] + uploads[table.cluster(np.array([0]), np.array([chosen]))[0] == cluster].sum()
         for chosen in range(costs.size)
         for cluster in range(table.clusters[0, chosen])
     ]
     assert largest_cluster_upload(uploads, table) == max(sums)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), min_size=1, max_size=30), st.integers(0, 60), st.data()
+)
+def test_all_but_one_are_packed_as_one_after_the_other(
+    items: list[tuple[int, int]], more: int, data: st.DataObject
+) -> None:
+    sizes, weights = np.array(items).T
+    capacity = smallest_budget(sizes) + more - sizes
+    left_out = np.array(data.draw(st.lists(st.integers(0, sizes.size - 1), min_size=1, max_size=40)))
+    with patch.object(all_but_one, "_AT_ONCE", data.draw(st.integers(1, 200))):
+        packed = all_but_one.pack_all_but_one(sizes, left_out, capacity[left_out], weights)
+    for place, item in enumerate(left_out.tolist()):
+        others = np.delete(np.arange(sizes.size), item)
+        expected = first_fit_decreasing(sizes[others], int(capacity[item]))
+        assert packed.bins[place] == expected.count
+        assert packed.heaviest[place] == np.bincount(expected.bin, weights=weights[others], minlength=1).max()
+
+
+@given(dictionaries)
+def test_clusters_are_the_same_whether_or_not_there_is_memory_for_all(case: tuple[list[int], int]) -> None:
+    costs, budgets = np.array(case[0]), np.array([case[1], case[1] + 3, case[1]])
+    kept, drawn = partition_models(costs, budgets), partition_models(costs, budgets)
+    models, kinds = np.arange(costs.size), np.resize(kept.kind, costs.size)
+    expected = kept.cluster(kinds, models).tolist()
+    assert kept.cluster(kinds, models).tolist() == expected, "the second time they are looked up"
+    with patch.object(partition, "_MOST_BYTES", 0):
+        assert drawn.cluster(kinds, models).tolist() == expected
+
+
+def device_bytes(costs: AnyArray) -> int:
+    """The most memory that a device allocates to partition models and to draw two sets of them."""
+    tracemalloc.start()
+    try:
+        table = partition_models(costs, np.array([5 * int(costs.max())]))
+        for chosen in (0, costs.size - 1):
+            selection.held_set(table, table.kind, np.array([chosen]), np.array([1]))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_device_of_ten_thousand_models_partitions_them_in_ten_megabytes() -> None:
+    assert device_bytes(np.resize(np.array([1_092_264, 962_112, 637_016, 1_228_456]), 10_000)) < 10e6
+
+
+@pytest.mark.slow
+def test_ten_thousand_models_of_different_costs_are_partitioned_in_ten_megabytes() -> None:
+    assert device_bytes(np.random.default_rng(0).permutation(np.arange(500_000, 1_500_000, 100))) < 10e6
+
+
+def test_mu_of_many_models_of_different_costs_is_bounded() -> None:
+    costs = np.random.default_rng(0).permutation(np.arange(500_000, 1_500_000, 1000))
+    budget = 5 * int(costs.max())
+    count, alone = (
+        fewest_clusters(costs, budget),
+        fewest_bins(np.delete(costs, costs.argmax()), budget - int(costs.max())),
+    )
+    assert alone.lower <= count.lower <= count.upper == partition_models(costs, np.array([budget])).clusters.max()

@@ -33,13 +33,12 @@ def fleets(draw: st.DrawFn, models: int = 6, clients: int = 3) -> Case:
 
 def all_draws(table: PartitionTable, client: int, pmf: Floats) -> list[tuple[float, Flags]]:
     """Every (probability, held set) that a client can draw."""
-    kind = table.kind[client]
-    only = PartitionTable(table.kind[client : client + 1], table.budgets, table.cluster, table.clusters)
+    kind = table.kind[client : client + 1]
     draws = []
     for chosen in range(pmf.size):
-        clusters = int(table.clusters[kind, chosen])
+        clusters = int(table.clusters[kind[0], chosen])
         for cluster in range(clusters):
-            held = selection.held_set(only, np.array([chosen]), np.array([cluster]))[0]
+            held = selection.held_set(table, kind, np.array([chosen]), np.array([cluster]))[0]
             draws.append((pmf[chosen] / clusters, held))
     return draws
 
@@ -197,7 +196,7 @@ def run_extreme_rounds(rounds: int, start: Floats) -> None:
     for _ in range(rounds):
         pmf = selection.probabilities(cumulative, np.array([10.0, 0.01]))
         chosen = selection.draw_model(pmf, random.random(2))
-        held = selection.held_set(table, chosen, np.zeros(2, dtype=np.int64))
+        held = selection.held_set(table, table.kind, chosen, np.zeros(2, dtype=np.int64))
         inclusion = selection.inclusion_probabilities(pmf, clusters)
         losses = 1e6 * random.integers(0, 2, size=(2, 4)).astype(float)
         cumulative = selection.update_weights(cumulative, selection.loss_estimates(losses, held, inclusion))

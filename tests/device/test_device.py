@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ import torch
 import ofms
 from ofms.compute.torch_client import TorchClient
 from ofms.coordinator.coordinator import Coordinator
+from ofms.core.messages import Plan
+from ofms.core.pooling import Pooling
 from ofms.core.schedule import Schedule
 from ofms.device import learning
 from ofms.device.device import Device
@@ -332,12 +334,23 @@ def test_labels_that_arrive_during_a_report_do_not_shift_late_outputs(labels: in
 def test_class_probabilities_are_pooled_as_their_policy_says() -> None:
     """Class 2 has the largest mean probability, class 0 the largest geometric mean."""
     outputs = {0: np.log(np.array([0.5, 0.49, 0.01])), 2: np.log(np.array([0.1, 0.0001, 0.8999]))}
-    weights = np.array([0.5, 0.0, 0.5])
-    assert learning.answer(outputs, weights, "classification", "mean") == 2
-    assert learning.answer(outputs, weights, "classification", "log") == 0
-    assert learning.answer({0: outputs[0]}, weights, "classification", "log") == 0
+    weights = np.array([[0.5, 0.0, 0.5]])
+    plan = Plan(weights > 0, weights, np.ones((1, 3)), np.zeros((1, 3)))
+    assert learning.answer(outputs, plan, "classification", "mean") == 2
+    assert learning.answer(outputs, plan, "classification", "log") == 0
+    assert learning.answer({0: outputs[0]}, plan, "classification", "log") == 0
     values = {0: np.array([1.0]), 2: np.array([4.0])}
-    assert learning.answer(values, weights, "regression", "log") == 2.5
+    assert learning.answer(values, plan, "regression", "log") == 2.5
+
+
+def test_a_prediction_has_the_offset_of_its_plan() -> None:
+    outputs = {0: np.log(np.array([0.5, 0.3, 0.2]))}
+    plan = Plan(np.ones((1, 1), dtype=np.bool_), np.ones((1, 1)), np.ones((1, 1)), np.zeros((1, 1)))
+    shifted = replace(plan, offset=np.array([[0.0, 0.0, 1.0]]))
+    for pooling in get_args(Pooling):
+        assert learning.answer(outputs, plan, "classification", pooling) == 0
+        assert learning.answer(outputs, shifted, "classification", pooling) == 2
+    assert learning.answer({0: np.array([1.5])}, replace(plan, offset=np.array([[0.25]])), "regression", "log") == 1.75
 
 
 @pytest.mark.parametrize(("policy", "everything"), [("ofms-ft", True), ("rms-ft", False)])

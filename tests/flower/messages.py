@@ -13,7 +13,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 
 from ofms.coordinator.transport import Kind
 from ofms.flower import client_app
-from ofms.flower.fleet_api import Transfer
+from ofms.flower.objects import Transfer
 from ofms.flower.records import from_record, to_record
 
 _TYPES: dict[Kind, str] = {"join": "query.join", "exchange": "train.exchange"}

@@ -13,15 +13,16 @@ from typing import Any
 
 import httpx
 import pytest
-from flwr.app import ConfigRecord
 
 import ofms
 from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.files import DEVICE_KEY
 from ofms.device.device import Device
 from ofms.flower import FLOWER_VERSION, node, polling, require_flower
-from ofms.flower.fleet_api import FleetApi, Gone, Transfer
-from ofms.flower.records import read_record, to_record
+from ofms.flower.fleet_api import FleetApi, Gone
+from ofms.flower.objects import Transfer, decode_record
+from ofms.flower.opaque import read_record
+from ofms.flower.records import to_record
 from ofms.storage.envelope import Envelope, decode, encode
 from tests.deployments import make_fleet
 from tests.devices import coordinator_of_one, label_samples
@@ -60,9 +61,9 @@ class FakeApi:
         self._call("pull")
         return self.waiting.pop(0) if self.waiting else None
 
-    def pull_record(self, transfer: Transfer) -> ConfigRecord:
+    def pull_record(self, transfer: Transfer) -> dict[str, Any]:
         self._call("pull_record")
-        return ConfigRecord.inflate(transfer.contents[transfer.record])
+        return decode_record(transfer.contents[transfer.record])
 
     def confirm(self, transfer: Transfer) -> None:
         self._call("confirm")

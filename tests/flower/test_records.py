@@ -10,7 +10,8 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import ofms
-from ofms.flower.records import PROTOCOL, from_record, to_record
+from ofms.flower.opaque import PROTOCOL
+from ofms.flower.records import from_record, to_record
 from ofms.storage.envelope import Envelope, encode
 from tests.flower.messages import flower_message
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ofms.coordinator.transport import Kind
-from ofms.flower.records import PROTOCOL, from_record, to_record
+from ofms.flower.opaque import PROTOCOL
+from ofms.flower.records import from_record, to_record
 from ofms.storage.envelope import Envelope, decode, encode
 from tests.flower.messages import carry_record
 from tests.fuzz.amounts import inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from ofms.core.layers import Layers
 from ofms.core.typing import AnyArray, Floats, Integers
-from ofms.policies.blocks import blocks, in_blocks
+from ofms.policies.blocks import blocks, in_blocks, threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +43,12 @@ def work(state: State, rows: slice | Integers) -> State:
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 7, 8])
 @pytest.mark.parametrize("most", [2, 3, 100])
-def test_blocks_change_nothing(clients: int, most: int) -> None:
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_neither_blocks_nor_threads_change_anything(clients: int, most: int, workers: int) -> None:
     state = state_of(clients)
-    made, expected = in_blocks(state, clients, most, work), work(state, slice(0, clients))
+    with threads(workers):
+        made = in_blocks(state, clients, most, work)
+    expected = work(state, slice(0, clients))
     assert made.count == 1
     assert made.shared.tolist() == expected.shared.tolist()
     assert made.same.tolist() == expected.same.tolist()
@@ -53,9 +57,11 @@ def test_blocks_change_nothing(clients: int, most: int) -> None:
     assert state.inner.values.tolist() == state_of(clients).inner.values.tolist(), "the state is not modified"
 
 
-def test_what_no_block_changed_is_shared() -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_no_block_changed_is_shared(workers: int) -> None:
     state = state_of(7)
-    made = in_blocks(state, 7, 2, work)
+    with threads(workers):
+        made = in_blocks(state, 7, 2, work)
     assert made.same is state.same
     assert made.shared is state.shared
     assert made.inner.layers.parts[0] is state.inner.layers.parts[0]
@@ -67,3 +73,41 @@ def test_blocks_cover_all_clients_and_none_is_of_one(clients: int) -> None:
     covered = [client for part in parts for client in range(part.start, part.stop)]
     assert covered == list(range(clients))
     assert clients < 2 or all(part.stop - part.start > 1 for part in parts)
+
+
+def test_the_first_block_that_changes_an_array_decides_its_order_in_memory() -> None:
+    """Sums depend on the order in memory, so it must not depend on which thread is first."""
+    slow = threading.Event()
+
+    def laid_out(state: State, rows: slice | Integers) -> State:
+        assert isinstance(rows, slice)
+        if rows.start == 0:
+            return state
+        if rows.start == 2:
+            slow.wait(300)
+            return replace(state, same=np.asfortranarray(2 * state.same))
+        slow.set()
+        return replace(state, same=np.ascontiguousarray(2 * state.same))
+
+    with threads(3):
+        made = in_blocks(state_of(6), 6, 2, laid_out)
+    assert made.same.flags.f_contiguous
+    assert made.same.tolist() == (state_of(6).same * np.array([[1], [1], [2], [2], [2], [2]])).tolist()
+
+
+def test_an_error_in_a_block_ends_the_work_of_all() -> None:
+    def broken(state: State, rows: slice | Integers) -> State:
+        raise ValueError("broken")
+
+    with threads(2), pytest.raises(ValueError, match="broken"):
+        in_blocks(state_of(50), 50, 2, broken)
+
+
+def test_threads_treat_overflows_as_their_caller_does() -> None:
+    def overflows(state: State, rows: slice | Integers) -> State:
+        return replace(state, same=np.exp(1000 - state.same))
+
+    with threads(2), np.errstate(over="ignore"):
+        assert np.isinf(in_blocks(state_of(6), 6, 2, overflows).same).all()
+    with threads(2), np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        in_blocks(state_of(6), 6, 2, overflows)

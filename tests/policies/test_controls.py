@@ -14,18 +14,30 @@ from ofms.policies.local_updates import GradientStep, is_control, tuning_window_
 from ofms.policies.observations import Recent, Samples
 
 
-def test_the_loss_is_that_of_the_pool_with_one_model_in_its_first_version() -> None:
+def test_the_loss_is_relative_and_divided_among_the_models_of_the_pool() -> None:
     """One client, four samples, models of weights 1/4 and 3/4; only two samples are between the control exchanges."""
     tuned = np.array([[[8.0], [8.0]], [[1.0], [2.0]], [[0.0], [4.0]], [[9.0], [9.0]]])[None]
     recent = Recent(tuned.astype(np.float32), np.array([[0.0, 1.0, 2.0, 0.0]]), np.array([[2, 3, 4, 5]]))
-    first = np.array([[[3.0], [3.0]], [[5.0], [1.0]], [[np.nan], [2.0]], [[7.0], [7.0]]])[None]
+    first = np.array([[[3.0], [3.0]], [[5.0], [1.0]], [[np.nan], [3.0]], [[7.0], [7.0]]])[None]
     samples = Samples.of(5, first, np.zeros((1, 0)))
     found = loss_by_tuning(recent, samples, np.array([[0.25, 0.75]]), (2, 5), remembers=10)
-    pool = 0.25 * 1 + 0.75 * 2
-    of_first_model = (pool - 1) ** 2 - (0.25 * 5 + 0.75 * 2 - 1) ** 2
     # On the second sample only the other model is known in both versions: it is the pool.
-    of_second = ((pool - 1) ** 2 - (0.25 * 1 + 0.75 * 1 - 1) ** 2 + (4 - 2) ** 2 - (2 - 2) ** 2) / 2
-    assert found == pytest.approx(np.array([[of_first_model, of_second]]))
+    tuned_error = ((0.25 * 1 + 0.75 * 2 - 1) ** 2 + (4 - 2) ** 2) / 2
+    first_error = ((0.25 * 5 + 0.75 * 1 - 1) ** 2 + (3 - 2) ** 2) / 2
+    change = (tuned_error - first_error) / (tuned_error + first_error)
+    assert found == pytest.approx(change * np.array([[(0.25 + 0) / 2, (0.75 + 1) / 2]]))
+
+
+def test_each_version_has_the_offsets_that_are_learnt_from_it() -> None:
+    """A bias of the first version that offsets remove is no gain of fine-tuning."""
+    draws = np.random.default_rng(0).normal(size=40)
+    tuned, targets = 0.1 * draws, np.zeros((1, 40))
+    recent = Recent(tuned.reshape(1, -1, 1, 1).astype(np.float32), targets, np.arange(40)[None])
+    samples = Samples.of(41, (tuned + 1).reshape(1, -1, 1, 1), np.zeros((1, 0)))
+    given = (recent, samples, np.ones((1, 1)), (-1, 41), 50)
+    without, with_offsets = loss_by_tuning(*given)[0, 0], loss_by_tuning(*given, (1.0, 0.75))[0, 0]
+    assert without == pytest.approx(-1, abs=0.02)
+    assert -0.95 < with_offsets < without + 0.5
 
 
 @pytest.mark.parametrize(("label", "expected"), [(0.0, 1.0), (1.0, -1.0)])
@@ -34,6 +46,13 @@ def test_classes_are_compared_by_their_errors(label: float, expected: float) -> 
     recent = Recent(poolable(tuned)[None, None, None].astype(np.float32), np.array([[label]]), np.array([[0]]))
     samples = Samples.of(1, np.concatenate([first, first]).reshape(1, 2, 1, 2), np.zeros((1, 1)))
     assert loss_by_tuning(recent, samples, np.ones((1, 1)), (-1, 1), remembers=5).tolist() == [[expected]]
+
+
+def test_versions_without_errors_do_not_differ() -> None:
+    outputs = np.zeros((1, 1, 1, 1))
+    recent = Recent(outputs.astype(np.float32), np.zeros((1, 1)), np.array([[0]]))
+    samples = Samples.of(1, outputs, np.zeros((1, 0)))
+    assert loss_by_tuning(recent, samples, np.ones((1, 1)), (-1, 1), remembers=5).tolist() == [[0.0]]
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(2, 9))

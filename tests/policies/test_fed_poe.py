@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ofms.core.draws import Draws
 from ofms.core.errors import InvalidInput
-from ofms.policies.mixtures import draw_with_replacement, mean_loss
+from ofms.policies.changes import Adapting, Change
+from ofms.policies.exp3 import Exp3
+from ofms.policies.mixtures import draw_with_replacement, hedge_weights, mean_loss
 from ofms.policies.session import open_sessions
 from tests.problems import fleet_of, policy_of
 
@@ -95,3 +99,39 @@ def test_a_mixture_whose_weights_underflowed_has_the_plain_mean_as_its_loss() ->
     losses, members = np.array([[1.0, 3.0, 9.0]]), np.array([[True, True, False]])
     assert mean_loss(losses, np.array([[0.0, 0.0, 1.0]]), members).tolist() == [2.0]
     assert mean_loss(losses, np.zeros((1, 3)), np.zeros((1, 3), dtype=np.bool_)).tolist() == [0.0]
+
+
+def test_a_new_model_joins_with_the_mean_weight_and_mixtures_keep_theirs() -> None:
+    """Weights 1/2, 1/8, 1/4 at η = ln 2: a model between the kept ones 1 and 2 joins with (1/8 + 1/4)/2 = 2^-2.415."""
+    fleet = fleet_of([1, 1, 1], [4, 4])
+    rate = float(np.log(2))
+    client = policy_of("fed-poe", fleet, learning_rate=rate).client
+    assert isinstance(client, Adapting)
+    before = replace(
+        client.start(fleet.catalogue, fleet.budgets),
+        model_losses=np.array([[1.0, 3.0, 2.0], [0.0, 0.0, 0.0]]),
+        mixture_losses=np.array([[0.5, 0.25], [1.0, 2.0]]),
+    )
+    after = fleet_of([1, 1, 2], [5, 9])
+    change = Change(after.catalogue, after.budgets, np.array([1, -1, 2]), same_models=False)
+    state = client.adapt(before, change)
+    assert state.model_losses == pytest.approx(np.array([[3.0, -np.log2(3 / 16), 2.0], [0.0, 0.0, 0.0]]))
+    assert state.mixture_losses.tolist() == [[0.5, 0.25], [1.0, 2.0]]
+    assert state.trials.tolist() == [1, 3], "draws of two bytes beside two models of one"
+
+
+def test_without_a_trial_nothing_is_drawn_and_one_trial_draws_with_the_pmf() -> None:
+    pmf, numbers = np.array([[1e-30, 1.0], [0.25, 0.75]]), np.array([[0.5], [0.1]])
+    drawn, inclusion = draw_with_replacement(pmf, numbers, np.array([0, 1]))
+    assert drawn.tolist() == [[False, False], [True, False]]
+    assert inclusion.tolist() == [[0, 0], [0.25, 0.75]]
+    assert draw_with_replacement(pmf, numbers, np.array([1, 0]))[1].tolist() == [[1e-30, 1.0], [0, 0]]
+
+
+def test_weights_of_clients_do_not_depend_on_the_losses_of_others() -> None:
+    """After 1e6 more rounds of losses, a client's weights are the same; nothing is left of exp(-1e6) by itself."""
+    losses = np.array([[0.0, np.log(3.0), 5.0], [1e6, 1e6 + np.log(3.0), 0.0]])
+    subset = np.array([[True, True, False]] * 2)
+    assert hedge_weights(losses, 1.0, subset) == pytest.approx(np.array([[0.75, 0.25, 0]] * 2))
+    rule = Exp3(1.0, 0.0, "one", horizon=None)
+    assert rule.probabilities(losses, subset) == pytest.approx(np.array([[0.75, 0.25, 0]] * 2))

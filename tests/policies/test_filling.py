@@ -31,7 +31,9 @@ def test_numbers_rise(numbers: list[int]) -> None:
 def test_what_fits_is_taken_in_order(data: st.DataObject) -> None:
     models, clients = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    costs, room = random.integers(0, 9, models), random.integers(-2, 40, clients)
+    # Large models need more bits than small ones.
+    unit = data.draw(st.sampled_from([1, 10**6, 2**33]))
+    costs, room = unit * random.integers(0, 9, models), unit * random.integers(-2, 40, clients)
     candidates, weights = random.random((models, clients)) < 0.7, random.random((models, clients))
     most = random.integers(-1, 4, clients) if data.draw(st.booleans()) else None
     order = Order.falling(weights, costs)

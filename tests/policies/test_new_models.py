@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,10 @@ from hypothesis import strategies as st
 
 from ofms.core.new_experts import carry_losses, share_losses
 from ofms.policies import late_adahedge, late_changes
+from ofms.policies.changes import Adapting, Change
 from ofms.policies.late_adahedge import Totals
+from ofms.policies.mean_losses import MeanLosses
+from tests.problems import fleet_of, policy_of
 
 
 def test_a_new_model_has_the_mean_weight_by_hand() -> None:
@@ -82,3 +87,74 @@ def test_late_hedging_gives_a_new_model_its_share_in_every_member() -> None:
     assert after.peaks == pytest.approx(hedge.peaks), "ln K is the same"
     grown = late_changes.with_models(hedge, weights, np.array([0, 1, 2, -1]))
     assert grown.peaks == pytest.approx(math.log(4) / rates), "rates do not rise"
+
+
+# Of three models the second and the third stay, in this order, with a new one between them.
+KEPT = np.array([1, -1, 2])
+
+
+def changed_to(costs: list[int], budgets: list[int]) -> Change:
+    after = fleet_of(costs, budgets)
+    return Change(after.catalogue, after.budgets, KEPT, same_models=False)
+
+
+@pytest.mark.parametrize("policy", ["ofms-ft", "non-fed-oms", "b-fed-omft", "budgeted-experts"])
+def test_clients_keep_losses_and_give_a_new_model_the_mean_weight(policy: str) -> None:
+    """At η = ln 2, losses 3 and 2 are weights 1/8 and 1/4, with the mean 3/16; all else is that of the new fleet."""
+    fleet, change = fleet_of([1, 1, 1], [4, 4]), changed_to([1, 2, 1], [5, 4])
+    built = policy_of(policy, fleet_of([1, 2, 1], [5, 4]), learning_rate=math.log(2))
+    before = policy_of(policy, fleet, learning_rate=math.log(2)).client.start(fleet.catalogue, fleet.budgets)
+    before = replace(before, cumulative_losses=np.array([[1.0, 3.0, 2.0], [9.0, 0.0, 0.0]]))
+    assert isinstance(built.client, Adapting)
+    after, fresh = built.client.adapt(before, change), built.client.start(change.catalogue, change.budgets)
+    assert after.cumulative_losses == pytest.approx(np.array([[3.0, -math.log2(3 / 16), 2.0], [0.0, 0.0, 0.0]]))
+    for each in fields(fresh):
+        if each.name not in ("cumulative_losses", "table"):
+            assert np.array_equal(getattr(after, each.name), getattr(fresh, each.name)), each.name
+
+
+def test_the_server_of_mab_keeps_losses_and_gives_a_new_model_the_mean_weight() -> None:
+    fleet = fleet_of([1, 1, 1], [4, 4])
+    server: Any = policy_of("mab", fleet, learning_rate=math.log(2)).server
+    start = server.start(fleet.catalogue)
+    assert (start.pmf.tolist(), start.chosen, start.cumulative_losses.tolist()) == ([1 / 3] * 3, 0, [0] * 3)
+    before = replace(start, cumulative_losses=np.array([1.0, 3.0, 2.0]), chosen=2)
+    after = server.adapt(before, changed_to([1, 2, 1], [5, 4]))
+    assert after.cumulative_losses == pytest.approx(np.array([3.0, -math.log2(3 / 16), 2.0]))
+    assert (after.pmf.tolist(), after.chosen) == ([1 / 3] * 3, 0)
+
+
+def test_the_leader_is_followed_by_what_is_known_of_the_models_that_stay() -> None:
+    fleet, change = fleet_of([1, 1, 1], [4]), changed_to([1, 2, 1], [5])
+    client: Any = policy_of("follow-the-leader", fleet).client
+    before = replace(
+        client.start(fleet.catalogue, fleet.budgets),
+        losses=MeanLosses(np.array([[4.0, 5.0, 6.0]]), np.array([[1, 2, 3]])),
+        last_held=np.array([[7, 8, 9]]),
+        chosen=np.array([2]),
+    )
+    after = client.adapt(before, change)
+    assert (after.losses.total.tolist(), after.losses.count.tolist()) == ([[5, 0, 6]], [[2, 0, 3]])
+    assert (after.last_held.tolist(), after.chosen.tolist()) == ([[8, -1, 9]], [0])
+    assert (after.storage.tolist(), after.budgets.tolist()) == ([1, 2, 1], [5])
+
+
+def test_exploration_begins_again_with_new_models_and_goes_on_with_new_budgets() -> None:
+    """Three models of one byte and three of one, two and one: budgets of two and of three bytes need two bins."""
+    fleet = fleet_of([1, 1, 1], [2])
+    client: Any = policy_of("explore-then-commit", fleet).client
+    before = replace(
+        client.start(fleet.catalogue, fleet.budgets),
+        losses=MeanLosses(np.array([[4.0, 5.0, 6.0]]), np.array([[1, 2, 3]])),
+        exchanges=np.array([7]),
+        committed=np.array([True]),
+        chosen=np.array([2]),
+    )
+    assert before.bins.tolist() == [2]
+    again = client.adapt(before, changed_to([1, 2, 1], [3]))
+    assert (again.losses.total.tolist(), again.losses.count.tolist()) == ([[5, 0, 6]], [[2, 0, 3]])
+    assert (again.exchanges.tolist(), again.committed.tolist(), again.chosen.tolist()) == ([0], [False], [0])
+    assert again.bins.tolist() == [2]
+    on = client.adapt(before, Change(fleet.catalogue, np.array([3]), np.arange(3), same_models=True))
+    assert (on.bins.tolist(), on.bin.tolist()) == ([1], [[0, 0, 0]])
+    assert (on.exchanges.tolist(), on.committed.tolist(), on.losses) == ([7], [True], before.losses)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from ofms.core.selection_loss import MOST_LOSS
 from ofms.core.states import flatten, unflatten
 from ofms.core.typing import Floats
 from ofms.policies.observations import Recent, Samples
@@ -91,3 +92,52 @@ def test_only_axes_of_length_0_may_grow() -> None:
         unflatten(template, arrays | {"outputs": np.zeros((2, 5, 4, 1), dtype=np.float32)}, plain)
     with pytest.raises(ValueError, match="outputs is"):
         unflatten(template, arrays | {"outputs": np.zeros((2, 5, 3), dtype=np.float32)}, plain)
+
+
+def test_samples_of_some_clients() -> None:
+    outputs, targets = np.arange(12.0).reshape(3, 2, 2, 1), np.arange(3.0)[:, None]
+    some = Samples(outputs, targets, np.array([[4], [5], [6]])).rows(np.array([2, 0]))
+    assert some.outputs[..., 0].tolist() == [[[8, 9], [10, 11]], [[0, 1], [2, 3]]]
+    assert (some.targets.tolist(), some.exchange.tolist()) == ([[2], [0]], [[6], [4]])
+
+
+def test_losses_by_use_by_hand() -> None:
+    """Three clients, two models, two samples with target 0; the second client updates nothing.
+
+    The mean losses of the first client are (1 + 4)/2 and 0, as its second model was never evaluated; those of the third
+    are 9 and (1 + 1)/2.
+    """
+    outputs = np.array(
+        [[[1, nan], [2, nan]], [[5, 5], [5, 5]], [[3, 1], [nan, 1]]],
+    )[..., None]
+    recent = Recent.none(3, 2).add(Samples.of(0, outputs, np.zeros((3, 2))), 2)
+    found = recent.losses_by_use(np.array([[2.0, 1.0], [0.0, 0.0], [0.5, 0.0]]))
+    assert found == pytest.approx(np.array([[5.0, 0.0], [nan, nan], [4.5, nan]]), nan_ok=True)
+    assert np.isnan(recent.losses_by_use(np.zeros((3, 2)))).all()
+    assert recent.losses_by_use(np.zeros((3, 2))).shape == (3, 2)
+    huge = recent.losses_by_use(np.full((3, 2), 1e300))
+    assert (huge[2] == MOST_LOSS).all(), "products that overflow are cut"
+
+
+def test_mean_losses_are_exact_though_outputs_have_single_precision() -> None:
+    """The loss of 0.1 in single precision is its square in double precision; unevaluated models have no samples."""
+    recent = Recent.none(1, 2).add(Samples.of(0, np.array([[[[0.1], [nan]]]]), np.zeros((1, 1))), 1)
+    assert recent.mean_losses().tolist() == [[float(np.float32(0.1)) ** 2, 0]]
+    assert (recent.unseen().dtype, recent.exchange.dtype) == (np.int64, np.int64)
+    assert Recent.none(2, 3).unseen().dtype == np.int64
+    assert Recent.none(2, 3).exchange.dtype == np.int64
+
+
+@pytest.mark.parametrize("models", [1, 2])
+def test_late_class_outputs_complete_what_is_known_and_replace_nothing(models: int) -> None:
+    logits = np.full((1, 2, models, 2), nan)
+    logits[0, 0, 0] = [0.0, np.log(3.0)]
+    recent = Recent.none(1, models).add(Samples.of(0, logits, np.array([[1, 0]])), 5)
+    before = recent.outputs.copy()
+    late = np.full((1, 2, models, 2), nan)
+    late[0, 0, 0] = [5.0, 0.0]
+    late[0, 1, -1] = [0.0, 0.0]
+    after = recent.add(Samples.of(1, late, np.zeros((1, 0), dtype=np.int64)), 5).outputs
+    assert after[0, 0] == pytest.approx(before[0, 0], nan_ok=True), "the first output of a model counts"
+    assert after[0, 1, -1] == pytest.approx(np.log([0.5, 0.5])), "log-probabilities, also of a single model"
+    assert np.isnan(after).sum() == 2 * (2 * models - 2), "nothing else is known"

@@ -121,3 +121,20 @@ def test_the_loss_is_convex_in_the_pool(sample: tuple[Floats, Floats, AnyArray],
     ahead, behind = (pool_loss(centre + step * direction, target) for step in (1e-5, -1e-5))
     slope = float((pool_gradient(centre, target) * direction).sum())
     assert (ahead - behind) / 2e-5 == pytest.approx(slope, rel=1e-4, abs=1e-6 * scale)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_bits_do_not_depend_on_what_is_computed_at_once(width: int) -> None:
+    """Samples together, each alone, in pairs; some of them predicted without a draw."""
+    random = np.random.default_rng(1)
+    for drawn in ([0, 0, 1, 0], [1, 0, 1, 1], [1, 1, 1, 1]):
+        weights = random.dirichlet(np.ones(33), size=4)
+        certain = np.array([[not flag] * 33 for flag in drawn]) | (np.arange(33) < 4)
+        draw = Draw(weights, certain, (weights * ~certain).sum(axis=1), np.array([1.0, 0.5, 0.7, 1.0]))
+        outputs = poolable(random.normal(size=(4, 33, width)))
+        outputs[:, 20] = np.nan
+        targets = random.normal(size=4) if width == 1 else random.integers(0, width, size=4)
+        together = relative_losses(outputs, targets, draw)
+        for some in (slice(0, 1), slice(1, 2), slice(2, 3), slice(3, 4), slice(0, 2), slice(1, 3), slice(0, 3)):
+            part = Draw(weights[some], certain[some], draw.outside[some], draw.thinning[some])
+            assert np.array_equal(relative_losses(outputs[some], targets[some], part), together[some], equal_nan=True)

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 import ofms
 from ofms.policies import MODULES, Count, Share
-from ofms.policies.registry import build_policy, settings_type
+from ofms.policies.local_updates import Epochs, GradientStep, Objective, tunes_pool
+from ofms.policies.ofms_ft_settings import OFMSFT
+from ofms.policies.ofms_ft_theory import server_not_covered
+from ofms.policies.registry import build_policy, policy_summary, settings_type
 from ofms.policies.settings import check_settings
 from tests.problems import fleet_of
 
@@ -90,3 +93,37 @@ def test_settings_are_rejected_before_anything_is_trained(
     with pytest.raises(ofms.InvalidInput, match=f"{next(iter(setting))} = .*: give a number"):
         ofms.simulate("digits", policy=policy, rounds=2, **setting)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, ""),
+        ({"loss_bound": "raw"}, "the selection loss is not bounded (a1)"),
+        ({"loss_bound": "saturate"}, ""),
+        ({"importance_cap": 2.0}, "the importance weights are capped"),
+        ({"importance_cap": 2.0, "gradient_weight": "use"}, ""),
+        ({"gradient_weight": "use"}, ""),
+        ({"window": 2}, "the fine-tuning loss averages a window"),
+        ({"warm_up": 1}, "the first rounds do not fine-tune"),
+        ({"server_step": "N"}, "the server does not apply the mean of (3r2)"),
+        ({"window": 2, "warm_up": 1}, "the fine-tuning loss averages a window, the first rounds do not fine-tune"),
+    ],
+)
+def test_settings_that_the_servers_theorem_does_not_cover_are_named(changed: dict[str, Any], reason: str) -> None:
+    assert server_not_covered(OFMSFT(**changed)) == reason
+
+
+def test_regression_fine_tunes_the_pool_if_the_objective_is_left_open() -> None:
+    def step(objective: Objective) -> GradientStep:
+        return GradientStep(0.1, window=1, warm_up=0, objective=objective)
+
+    tasks = ("classification", "regression")
+    assert [tunes_pool(step("own"), task) for task in tasks] == [False, False]
+    assert [tunes_pool(step("pool"), task) for task in tasks] == [True, True]
+    assert [tunes_pool(step("auto"), task) for task in tasks] == [False, True]
+    assert [tunes_pool(local, "regression") for local in (None, Epochs(0.1, 1, 1, 1, 0))] == [False, False]
+
+
+def test_a_policy_is_summarised_by_the_first_line_of_its_file() -> None:
+    assert policy_summary("fed-poe").startswith("Fed-POE: a model fine-tuned by the client alone")

@@ -7,8 +7,9 @@ import pytest
 
 from ofms.core.messages import Reports
 from ofms.core.typing import Floats
+from ofms.policies.changes import Change
 from ofms.policies.protocol import SummedUpdates
-from ofms.policies.tuning_server import TuningServer
+from ofms.policies.tuning_server import TuningServer, TuningState
 from tests.problems import fleet_of
 
 # Before a comparison, a model has an eighth of the share.
@@ -24,7 +25,7 @@ def reports(losses: Floats) -> Reports:
 
 def summed(clients: int, norms: Floats, parameters: Floats) -> SummedUpdates:
     """Without momentum, directions are the updates themselves."""
-    return SummedUpdates(clients, np.square(norms), norms, parameters, NONE, NONE)
+    return SummedUpdates(clients, np.square(norms), norms, parameters, NONE, np.zeros(2))
 
 
 def test_the_first_step_reduces_the_loss_by_a_share_to_first_order() -> None:
@@ -75,26 +76,42 @@ def test_with_momentum_the_step_counts_what_the_direction_gains_along_the_update
     state, _ = SERVER.learn(
         SERVER.start(CATALOGUE), reports(np.array([[3.0, np.nan]])), summed(1, np.array([0.4, 0]), FAR)
     )
-    moving = SummedUpdates(1, np.array([0.5, 0.0]), np.array([0.9, 0.0]), FAR, NONE, NONE)
+    moving = SummedUpdates(1, np.array([0.5, 0.0]), np.array([0.9, 0.0]), FAR, NONE, np.zeros(2))
     _, step = SERVER.learn(state, reports(np.array([[1.0, np.nan]])), moving)
     assert step[0] == pytest.approx(0.5 * 0.1 * (3 + 1) / (0.4**2 + 0.5) / np.sqrt(2))
 
 
-def test_a_model_that_became_better_has_the_whole_share_and_one_that_goes_back_an_eighth_of_its_own() -> None:
-    def share_after(*compared: tuple[bool, bool]) -> float:
+def test_the_share_is_twice_what_fine_tuning_gained_and_an_eighth_of_it_after_going_back() -> None:
+    def share_after(*compared: tuple[bool, float]) -> float:
         state = SERVER.start(CATALOGUE)
-        for restored, improved in compared:
-            summed = SummedUpdates(
-                2, np.zeros(2), np.zeros(2), FAR, np.array([restored, False]), np.array([improved, False])
-            )
+        for restored, gain in compared:
+            summed = SummedUpdates(2, np.zeros(2), np.zeros(2), FAR, np.array([restored, False]), np.array([gain, 0.0]))
             state, step = SERVER.learn(state, reports(np.array([[0.3, -0.1], [0.1, -0.2]])), summed)
             assert not step.any()
         assert state.share[1] == 0.5
         return float(state.share[0])
 
-    worse, better, neither = (True, False), (False, True), (False, False)
+    worse, better, neither = (True, 0.0), (False, 0.25), (False, 0.0)
     assert share_after(neither) == 0.5
     assert share_after(worse) == 0.0625
-    assert share_after(better) == 4.0
-    assert share_after(better, neither, worse) == 0.5
-    assert share_after(worse, better) == 4.0
+    assert share_after(better) == 2.0
+    assert share_after((False, 0.01)) == 0.5
+    assert share_after((False, 0.8)) == 4.0
+    assert share_after(better, neither, worse) == 0.25
+    assert share_after(worse, better) == 2.0
+
+
+def test_sums_steps_and_shares_follow_their_models_and_new_ones_start_anew() -> None:
+    state = TuningState(np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([5, 6]), np.array([4.0, 0.0625]))
+    change = Change(fleet_of([1, 1, 1], [3]).catalogue, np.zeros(0), np.array([1, -1, 0]), same_models=False)
+    found = SERVER.adapt(state, change)
+    assert (found.losses.tolist(), found.products.tolist()) == ([2, 0, 1], [4, 0, 3])
+    assert (found.steps.tolist(), found.share.tolist()) == ([6, 0, 5], [0.0625, 0.5, 4.0])
+    assert SERVER.start(CATALOGUE).steps.dtype == np.int64
+
+
+def test_only_reports_of_clients_that_updated_a_model_count() -> None:
+    """Two clients hold the model, one of them updates it: of losses 2 and 7, only 2 counts."""
+    told = Reports(0, np.arange(2), np.array([[2.0, np.nan], [7.0, np.nan]]), np.array([[True, False], [False, False]]))
+    state, _ = SERVER.learn(SERVER.start(CATALOGUE), told, summed(2, np.array([0.4, 0.0]), FAR))
+    assert state.losses.tolist() == [2, 0]

@@ -134,6 +134,8 @@ def test_a_run_that_cannot_be_resumed_is_refused(stopped: Path) -> None:
         resume(budget="4")
     with pytest.raises(ofms.InvalidInput, match="leave out everything else"):
         resume(policy="mab")
+    with pytest.raises(ofms.InvalidInput, match="leave out everything else"):
+        resume(device="cpu")
     with pytest.raises(ofms.InvalidInput, match="a stream of your own"):
         ofms.simulate(resume=stopped, models=dictionary)
     other = ofms.Dictionary.from_modules(
@@ -179,6 +181,7 @@ def test_a_run_that_cannot_be_resumed_is_refused(stopped: Path) -> None:
     [
         ('budget = "3"', 'budget = "4"', "budget = 4: the run began with 3; set it back in .*config.toml"),
         ("seed = 0", "seed = 1", "seed = 1: the run began with 0"),
+        ('dtype = "float32"', 'dtype = "float32"\ndevice = "cuda"', "device = cuda: the run began"),
         ("clients = 6", "clients = 5", "clients = 5: the run began with 6"),
         ("rounds = 20", "rounds = 10", "rounds = 10: the run began with 20"),
         ("hindsight = true", "hindsight = false", "hindsight = False: the run began with True"),

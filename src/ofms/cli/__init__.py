@@ -27,7 +27,8 @@ from ofms.cli import (
 from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
 from ofms.cli.logs import printed_log
 from ofms.cli.output import Output
-from ofms.core.errors import InvalidInput, NotFinite, ProcessEnded, one_line
+from ofms.cli.processes import LAUNCHED, peer_ended
+from ofms.core.errors import InvalidInput, NotFinite, PeerEnded, ProcessEnded, one_line
 from ofms.core.failures import user_line
 from ofms.core.version import __version__
 from ofms.exports import NO_TORCH
@@ -95,6 +96,9 @@ def _main(arguments: list[str]) -> int:
     except (InvalidInput, NotFinite, ProcessEnded) as error:
         if shown:
             print_traceback(error)
+        if isinstance(error, PeerEnded):
+            notes = getattr(error, "__notes__", [])
+            return peer_ended(notes) if LAUNCHED in os.environ else _failed("; ".join([str(error), *notes]), 1)
         return _failed(str(error), 2 if isinstance(error, InvalidInput) else 1)
     except click.exceptions.Exit as ended:
         return ended.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ofms.cli.options import (
     trust_option,
     workers_option,
 )
+from ofms.cli.processes import own_rank, own_workers, processes_option, start_if_asked
 
 
 @click.command("compare")
@@ -41,6 +43,7 @@ from ofms.cli.options import (
 @trust_option
 @workers_option
 @cache_option(default=True)
+@processes_option("Number of processes on this machine that run the cells, each by itself; see docs/cluster.md.")
 @json_option
 @log_options
 def command(
@@ -54,6 +57,7 @@ def command(
     trust: tuple[str, ...],
     workers: int | None,
     cache: bool,
+    processes: int | None,
     as_json: bool,
     quiet: bool,
     **given: Any,
@@ -62,23 +66,29 @@ def command(
 
     Finished cells are stored in the folder and not run again.
     """
+    start_if_asked(processes)
     from ofms.plugins import trust_of
     from ofms.reproduction.bench import ROWS, Bench, Size
     from ofms.reproduction.cells import CellStore
     from ofms.reproduction.comparison import comparison, first_runs
     from ofms.reproduction.page import write_section
+    from ofms.reproduction.spreading import spread
 
     folder = Path(out) / f"compare-{Path(experiment).stem}"
     store = CellStore(
         folder / "cells",
         models={} if models is None else {experiment: models},
         trust=trust_of(trust),
-        workers=workers,
+        workers=own_workers(workers),
         keep_runs=True,
-        progress=not quiet,
+        progress=not quiet and not own_rank(),
     )
     bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed), cached=cache)
     names, values = policies or tuple(ROWS), given_options(given) | settings
+    if own_rank() is not None:
+        spread(store, lambda each: comparison(replace(bench, store=each), names, details=True, **values))
+        if own_rank():
+            return
     section = comparison(bench, names, details=True, **values)
     for table in section.tables:
         click.echo(table.text() + "\n")

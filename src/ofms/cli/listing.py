@@ -45,7 +45,8 @@ def _list_all() -> None:
         "presets": {name: load_preset(name).summary for name in available("presets")},
         "datasets": {name: load_dataset(name).summary for name in MODULES},
     }
+    width = max(len(name) for entries in sections.values() for name in entries)
     for title, entries in sections.items():
         click.echo(f"{title}:")
         for name, summary in entries.items():
-            click.echo(f"  {name:<17}{summary}")
+            click.echo(f"  {name:<{width}}  {summary}")

@@ -116,6 +116,12 @@ def workers_option(command: Command) -> Command:
     )(command)
 
 
+def device_option(command: Command) -> Command:
+    return click.option(
+        "--device", metavar="NAME", help="Where models compute: cpu by default; cuda or mps are experimental."
+    )(command)
+
+
 def cache_option(default: bool) -> Callable[[Command], Command]:
     """`--cache` or `--no-cache`: whether runs that do not fine-tune look up their models' outputs."""
     return click.option(

@@ -6,6 +6,7 @@ import click
 
 from ofms.cli.logs import log_options
 from ofms.cli.options import cache_option, named_folders, trust_option, workers_option
+from ofms.cli.processes import own_rank, own_workers, processes_option, start_if_asked
 
 
 @click.command("reproduce")
@@ -25,6 +26,7 @@ from ofms.cli.options import cache_option, named_folders, trust_option, workers_
 @trust_option
 @workers_option
 @cache_option(default=True)
+@processes_option("Number of processes on this machine that run the cells, each by itself; see docs/cluster.md.")
 @log_options
 def command(
     target: str,
@@ -39,13 +41,15 @@ def command(
     trust: tuple[str, ...],
     workers: int | None,
     cache: bool,
+    processes: int | None,
     quiet: bool,
 ) -> None:
     """Reproduce the paper's tables and figure: comparison, budgets, mixed-budgets, run-time, regret; or further
-    measurements: digits, gain, interval, bandwidth, server, choices, method, drift; or all.
+    measurements: digits, gain, interval, bandwidth, server, choices, method, drift, attacks; or all.
 
     Finished cells are stored in the folder; the same command resumes an interrupted reproduction.
     """
+    start_if_asked(processes)
     from ofms.plugins import trust_of
     from ofms.reproduction.page import reproduce_targets
 
@@ -60,8 +64,9 @@ def command(
         write=not show,
         page=page,
         trust=trust_of(trust),
-        workers=workers,
+        workers=own_workers(workers),
         cache=cache,
         quiet=quiet,
         echo=click.echo,
+        rank=own_rank(),
     )

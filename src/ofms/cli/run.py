@@ -10,6 +10,7 @@ from ofms.cli.completion import complete_experiment, complete_policy
 from ofms.cli.logs import log_options
 from ofms.cli.options import (
     cache_option,
+    device_option,
     drift_option,
     given_options,
     json_option,
@@ -18,6 +19,7 @@ from ofms.cli.options import (
     trust_option,
     workers_option,
 )
+from ofms.cli.processes import own_workers, processes_option, start_if_asked
 from ofms.policies import DEFAULT
 
 if TYPE_CHECKING:
@@ -38,12 +40,14 @@ if TYPE_CHECKING:
 @drift_option
 @trust_option
 @workers_option
+@device_option
 @cache_option(default=False)
 @click.option("--loopback", is_flag=True, help="Client by client through messages: slow, the reference for tests.")
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Resume an interrupted run, with its configuration.")
 @click.option("--tracker", metavar="NAME", help="Also log to tensorboard or mlflow.")
 @click.option("--checkpoint", type=float, metavar="S", help="Seconds between checkpoints; 30 by default.")
 @click.option("--save-models", is_flag=True, help="Leave the fine-tuned models in the run's folder, for --models.")
+@processes_option("Number of processes on this machine that share the run, with the same result; see docs/cluster.md.")
 @json_option
 @log_options
 def command(
@@ -60,31 +64,38 @@ def command(
     tracker: str | None,
     checkpoint: float | None,
     save_models: bool,
+    processes: int | None,
     as_json: bool,
     quiet: bool,
     **given: Any,
 ) -> None:
     """Run one policy on an experiment (digits by default, which needs no download)."""
-    from ofms.simulator.api import simulate
-
     if resume is not None and experiment is not None:
         raise click.UsageError(f"--resume {resume} has its own experiment; leave out {experiment}")
-    result = simulate(
-        experiment or "digits",
-        policy=policy,
-        models=models,
-        out=out if out is not None else resume is None,
-        loopback=loopback,
-        workers=workers,
-        cache=cache,
-        progress=not quiet,
-        resume=resume,
-        checkpoint=checkpoint,
-        tracker=tracker,
-        save_models=save_models,
-        trust=trust,
-        **(given_options(given) | settings),
-    )
+    start_if_asked(processes)
+    from ofms.cli.ranks import shared_group
+    from ofms.simulator.api import simulate
+
+    with shared_group() as group:
+        result = simulate(
+            experiment or "digits",
+            policy=policy,
+            models=models,
+            out=out if out is not None else resume is None,
+            loopback=loopback,
+            workers=own_workers(workers),
+            cache=cache,
+            progress=not quiet,
+            resume=resume,
+            checkpoint=checkpoint,
+            tracker=tracker,
+            save_models=save_models,
+            trust=trust,
+            group=group,
+            **(given_options(given) | settings),
+        )
+    if group.rank:
+        return
     click.echo(result.table())
     if not quiet:
         config, seconds = result.config, result.figures["seconds"]

@@ -7,6 +7,7 @@ so the figures of such a run agree with those of a direct one up to rounding.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Self
 
 import msgspec
@@ -14,12 +15,14 @@ import numpy as np
 import torch
 
 from ofms.compute.checks import require_fit
+from ofms.compute.devices import reproducible
 from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.networks import Networks
 from ofms.compute.output_file import make_room, output_file, read_outputs, write_outputs
 from ofms.compute.outputs import ModelOutputs
-from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, Summed, Tensors
+from ofms.compute.protocol import Adaptation, ClientCopies, Combine, Evaluation, Pending, ShardUpdates, Summed, Tensors
 from ofms.compute.samples import Samples, to_array
+from ofms.compute.shards import Block
 from ofms.compute.tasks import sample_losses
 from ofms.core.errors import InvalidInput
 from ofms.core.pooling import Pooling
@@ -50,13 +53,19 @@ class CachedCompute:
 
     def __init__(self, dictionary: Dictionary, stream: Stream, outputs: AnyArray) -> None:
         # A plain view: slicing a `memmap` costs more than reading a round from it.
-        self.models, self.outputs = dictionary.models, np.asarray(outputs)
-        self.task, self.targets = stream.task, stream.y
+        self.dictionary, self.models, self.outputs = dictionary, dictionary.models, np.asarray(outputs)
+        self.task, self.targets, self.shards = stream.task, stream.y, 1
         self.dtype = torch.from_numpy(np.empty(0, outputs.dtype)).dtype
         kind = torch.int64 if stream.task == "classification" else self.dtype
         self._y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(kind)
         # The losses of a round are so few that more threads would only wait for each other.
         self._threads = one_thread_per_worker()
+
+    def of_block(self, stream: Stream, block: Block) -> CachedCompute:
+        """For the clients of a block of the stream alone."""
+        found = CachedCompute(self.dictionary, stream.rows(block.clients), self.outputs[:, slice(*block.clients)])
+        found.shards = len(block.bounds) - 1
+        return found
 
     def __enter__(self) -> Self:
         self._threads.__enter__()
@@ -76,12 +85,13 @@ class CachedCompute:
         pooling: Pooling = "mean",
         late: Integers | None = None,
         own: ClientCopies | None = None,
+        offset: Floats | None = None,
     ) -> Pending[Evaluation]:
         if adaptation is not None or own is not None:
             raise RuntimeError("adapted copies have other outputs than those cached")
         targets = self.targets[:, span[0] : span[1]]
         builder = EvaluationBuilder(
-            targets, prediction_weights, self.task, pooling, outputs_of=None if late is None else held
+            targets, prediction_weights, self.task, pooling, None if late is None else held, offset
         )
 
         def finish() -> Evaluation:
@@ -102,6 +112,11 @@ class CachedCompute:
 
     def update(
         self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
+    ) -> Pending[ShardUpdates]:
+        raise RuntimeError("cached outputs are of a dictionary that does not change")
+
+    def combine(
+        self, parts: Sequence[tuple[Window, Floats]], local: LocalUpdate, prediction_weights: Floats, combine: Combine
     ) -> Pending[Summed]:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 
@@ -159,14 +174,14 @@ def make_cached_compute(
     clients = np.linspace(0, stream.clients - 1, _SAMPLES_CHECKED, dtype=np.int64)
     rounds = np.linspace(0, stream.rounds - 1, _SAMPLES_CHECKED, dtype=np.int64)
     place = torch.device(device)
-    with one_thread_per_worker():
+    with one_thread_per_worker(), reproducible(place):
         require_fit(dictionary, stream)
         found = ModelOutputs(Networks(dictionary, dtype, place), Samples(stream, dtype, place))
         some = found.of(clients, rounds)
     shape, size = (stream.rounds, stream.clients, *some.shape[1:]), some[0].nbytes * stream.clients * stream.rounds
     if size > MOST_BYTES:
         return None
-    key, folder = _key(dictionary, stream, dtype), cache_folder() / "outputs"
+    key, folder = _key(dictionary, stream, dtype, place), cache_folder() / "outputs"
 
     def read() -> AnyArray | None:
         outputs = read_outputs(folder, key)
@@ -181,17 +196,20 @@ def make_cached_compute(
                 if outputs is None:
                     make_room(folder, size, MOST_BYTES)
                     blocks = found.blocks(workers or os.cpu_count() or 1, progress=progress)
-                    write_outputs(folder, key, shape, blocks, some.dtype)
+                    with reproducible(place):
+                        write_outputs(folder, key, shape, blocks, some.dtype)
                     outputs = read()
     except OSError:
         return None
     return None if outputs is None else CachedCompute(dictionary, stream, outputs)
 
 
-def _key(dictionary: Dictionary, stream: Stream, dtype: torch.dtype) -> bytes:
+def _key(dictionary: Dictionary, stream: Stream, dtype: torch.dtype, device: torch.device) -> bytes:
     """Everything that determines the outputs; networks with the same parameters may still compute something else."""
     networks = [repr(model.module) for model in dictionary.models]
-    return msgspec.json.encode([_FORMAT, dictionary.revision(), stream.fingerprint(), str(dtype), networks])
+    accelerator = [] if device.type == "cpu" else [device.type]
+    parts = [_FORMAT, dictionary.revision(), stream.fingerprint(), str(dtype), networks, *accelerator]
+    return msgspec.json.encode(parts)
 
 
 def _agree(one: AnyArray, other: AnyArray) -> bool:

@@ -7,18 +7,26 @@ import threading
 import numpy as np
 
 from ofms.compute.losses import scores, softmax, without_overflow
-from ofms.core.pooling import Pool, Pooling, pool_gradient, pool_loss, poolable, within_range
+from ofms.core.pooling import (
+    LEAST_PROBABILITY,
+    Pool,
+    Pooling,
+    pool_gradient,
+    pool_loss,
+    poolable,
+    with_offset,
+    within_range,
+)
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.models.index import Task
-
-_LEAST_PROBABILITY = 1e-300
 
 
 class EvaluationBuilder:
     """Collect the outputs of models on [N, n] samples.
 
     Only the outputs of predicting models and those of [N, K] `outputs_of` are kept until the end: predictions are
-    mixed in the order of the models, so that they do not depend on which worker finishes first.
+    mixed in the order of the models, so that they do not depend on which worker finishes first. The [N, C] `offset` is
+    added to them.
     """
 
     def __init__(
@@ -28,8 +36,10 @@ class EvaluationBuilder:
         task: Task,
         pooling: Pooling = "mean",
         outputs_of: Flags | None = None,
+        offset: Floats | None = None,
     ) -> None:
         self.targets, self.prediction_weights, self.task, self.pooling = targets, prediction_weights, task, pooling
+        self._offset = offset
         shape = (*targets.shape, prediction_weights.shape[1])
         self.losses = np.full(shape, np.nan)
         self.model_scores = np.full(shape, np.nan)
@@ -70,7 +80,8 @@ class EvaluationBuilder:
             pool.add(rows, self.prediction_weights[rows, model], self._mixable(outputs))
         mixed = pool.value()
         if self.task == "classification" and self.pooling == "mean":
-            mixed = np.log(np.maximum(mixed, _LEAST_PROBABILITY))
+            mixed = np.log(np.maximum(mixed, LEAST_PROBABILITY))
+        mixed = with_offset(mixed, self._offset)
         return scores(mixed, self.targets, self.task), pool_loss(mixed, self.targets)
 
     def _mixable(self, outputs: AnyArray) -> AnyArray:
@@ -93,10 +104,11 @@ class PastOutputs:
         self.length = int(late.max(initial=0))
         self._parts: list[tuple[int, Integers, Integers, AnyArray]] = []
 
-    def wanted(self, model: int) -> tuple[Integers, Integers]:
-        """Clients and rounds on which a model is to be evaluated."""
-        rows, back = np.nonzero(np.arange(1, self.length + 1) <= self.late[:, model, None])
-        return rows, self.first - 1 - back
+    def wanted(self, model: int, among: Integers | None = None) -> tuple[Integers, Integers]:
+        """Clients, of all or `among` some successive ones, and rounds on which a model is to be evaluated."""
+        start, late = (0, self.late) if among is None else (among[0], self.late[among])
+        rows, back = np.nonzero(np.arange(1, self.length + 1) <= late[:, model, None])
+        return rows + start, self.first - 1 - back
 
     def add(self, model: int, rows: Integers, rounds: Integers, outputs: AnyArray) -> None:
         """Add [M, C] outputs of M pairs of client and round."""
@@ -139,13 +151,14 @@ class PoolResiduals:
         """Clients and models whose outputs are not finite: they have no gradient."""
         return sorted(self._broken)
 
-    def residuals(self, clients: int) -> Floats:
-        """[N, n, C] for all clients; 0 for those that do not upload."""
+    def residuals_into(self, whole: Floats | None, clients: int) -> Floats:
+        """[N, n, C] for all clients, those of these ones added; 0 for those that do not upload."""
         width = next(iter(self._outputs.values())).shape[-1]
         pool = Pool((*self.targets.shape, width))
         for model in sorted(self._outputs):
             places = self.prediction_weights[:, model] > 0
             pool.add(places, self.prediction_weights[places, model], self._outputs[model])
-        whole = np.zeros((clients, *self.targets.shape[1:], width))
+        if whole is None:
+            whole = np.zeros((clients, *self.targets.shape[1:], width))
         whole[self.rows] = pool_gradient(pool.value(), self.targets)
         return whole

@@ -39,7 +39,8 @@ def without_overflow(losses: AnyArray, outputs: AnyArray, targets: AnyArray, tas
     if not broken.any():
         return found
     some, wanted = outputs[broken].astype(np.float64), np.broadcast_to(targets, found.shape)[broken]
-    again = np.square(some[:, 0] - wanted)
+    with np.errstate(over="ignore"):
+        again = np.square(some[:, 0] - wanted)
     if task == "classification":
         shifted = some - some.max(axis=1, keepdims=True)
         again = np.log(np.exp(shifted).sum(axis=1)) - np.take_along_axis(shifted, wanted[:, None], axis=1)[:, 0]

@@ -8,15 +8,21 @@ import numpy as np
 import torch
 
 from ofms.compute.protocol import Tensors
-from ofms.compute.updates import Updates, norm_of
+from ofms.compute.updates import Updates, norm_of, wide
 from ofms.core.typing import AnyArray, Floats
+from ofms.core.usual_norms import UsualNorms
+
+_NORMS = "norms."
 
 
 class Momentum:
-    """d ← β d + u for each model with a summed update u; with decay β = 0 the direction d is u itself."""
+    """d ← β d + u for each model with a summed update u; with decay β = 0 the direction d is u itself.
+
+    `norms` are those of the updates that were aggregated robustly.
+    """
 
     def __init__(self, decay: float) -> None:
-        self.decay = decay
+        self.decay, self.norms = decay, UsualNorms()
         self._directions: Updates = {}
 
     def add(self, updates: Updates) -> Updates:
@@ -39,17 +45,19 @@ class Momentum:
 
     def to_arrays(self, prefix: str) -> dict[str, AnyArray]:
         """All state, as arrays."""
-        return {
+        directions = {
             f"{prefix}{model}.{name}": tensor.cpu().numpy()
             for model, direction in self._directions.items()
             for name, tensor in direction.items()
         }
+        return directions | self.norms.to_arrays(f"{prefix}{_NORMS}")
 
     def load_arrays(self, arrays: Mapping[str, AnyArray], prefix: str) -> None:
         """The inverse of `to_arrays`."""
         self._directions = {}
+        self.norms.load_arrays(arrays, f"{prefix}{_NORMS}")
         for key, array in arrays.items():
-            if key.startswith(prefix):
+            if key.startswith(prefix) and not key.startswith(f"{prefix}{_NORMS}"):
                 model, _, name = key.removeprefix(prefix).partition(".")
                 self._directions.setdefault(int(model), {})[name] = torch.from_numpy(array.copy())
 
@@ -79,4 +87,4 @@ def sizes_of(
 
 
 def _product(one: Tensors, other: Tensors) -> float:
-    return float(torch.stack([(part.double() * other[name].double()).sum() for name, part in one.items()]).sum())
+    return float(torch.stack([(wide(part) * wide(other[name])).sum() for name, part in one.items()]).sum())

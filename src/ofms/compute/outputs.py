@@ -36,7 +36,7 @@ class ModelOutputs:
 
     def of(self, clients: Integers, rounds: Integers) -> AnyArray:
         """[m, K, C] outputs of all models on m samples, given by client and round."""
-        x = self.samples.x[torch.from_numpy(clients), torch.from_numpy(rounds)]
+        x = self.samples.at(clients, rounds)
         return _joined([job() for job in self._jobs(x)], len(self.networks))
 
     def blocks(self, workers: int, *, progress: bool) -> Iterator[AnyArray]:
@@ -53,7 +53,8 @@ class ModelOutputs:
                 disable=None if progress else True,
             ) as bar,
             one_thread_per_worker(),
-            ThreadPoolExecutor(workers) as pool,
+            # An accelerator works through one queue.
+            ThreadPoolExecutor(workers if self.samples.device.type == "cpu" else 1) as pool,
         ):
             try:
                 for first in range(0, rounds, step):

@@ -13,6 +13,7 @@ from ofms.compute.networks import Networks
 from ofms.compute.protocol import Tensors
 from ofms.compute.samples import Samples
 from ofms.compute.scratch import Scratch
+from ofms.compute.shards import Block
 from ofms.compute.updates import pieces_of_clients
 from ofms.core.schedule import Window
 from ofms.core.typing import Flags, Integers
@@ -32,8 +33,10 @@ class OwnCopies:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        block: Block | None = None,
     ) -> None:
         self.model, place = model, torch.device(device)
+        self._block = block or Block.of(stream.clients, 1)
         self._networks = Networks(replace(dictionary, models=(dictionary.models[model],)), dtype, place)
         self._samples = Samples(stream, dtype, place)
         self._scratch = Scratch(self._networks, place)
@@ -48,8 +51,12 @@ class OwnCopies:
             tensor[rows] = self._initial[name][rows]
 
     def pieces(self, clients: Flags) -> list[Integers]:
-        """[N] clients in pieces whose size depends on the model alone."""
-        return [rows for _, rows in pieces_of_clients(clients[:, None], self._networks.values)]
+        """[N] clients in pieces whose size depends on the model alone, shard by shard."""
+        return [
+            rows + shard[0]
+            for _, shard in self._block.shards
+            for _, rows in pieces_of_clients(clients[shard, None], self._networks.values)
+        ]
 
     def outputs(self, rows: Integers, span: tuple[int, int]) -> torch.Tensor:
         """[M, n, C] outputs of some clients' copies on their samples of rounds `span`."""
@@ -75,7 +82,8 @@ class OwnCopies:
             if not is_finite(after.values()):
                 finite = [is_finite(tensor[row] for tensor in after.values()) for row in range(rows.size)]
                 left_out += [(int(row), self.model) for row in rows[np.logical_not(finite)]]
-                rows, after = rows[finite], {name: tensor[torch.tensor(finite)] for name, tensor in after.items()}
+                kept = torch.tensor(finite, device=x.device)
+                rows, after = rows[finite], {name: tensor[kept] for name, tensor in after.items()}
             for name, tensor in self._copies.items():
                 tensor[self._rows(rows)] = after[name]
         return left_out

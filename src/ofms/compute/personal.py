@@ -55,6 +55,38 @@ def descend(
     return _step(start, _gradient_function(module, task, weights)(start, x, y), rate)
 
 
+def gradients(
+    module: nn.Module,
+    shared: Tensors,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    weights: torch.Tensor,
+    residuals: torch.Tensor | None,
+    task: Task,
+) -> Tensors:
+    """[M, ...] each client's gradient at shared parameters, of the [M, W] weighted sum of its own samples' losses.
+
+    [M, W, C] `residuals` are the gradients in the outputs, instead of those of the losses.
+    """
+
+    def total_loss(
+        parameters: Tensors, xs: torch.Tensor, ys: torch.Tensor, ws: torch.Tensor, given: torch.Tensor | None
+    ) -> torch.Tensor:
+        found = functional_call(module, parameters, (xs,))
+        losses = sample_losses(found, ys, task) if given is None else (found * given).sum(dim=1)
+        return (losses * ws).sum()
+
+    if not _are_images(x):
+        batched = None if residuals is None else 0
+        together: Tensors = vmap(grad(total_loss), in_dims=(None, 0, 0, 0, batched))(shared, x, y, weights, residuals)
+        return together
+    by_client = []
+    for place, xs in enumerate(_channels_last(x)):
+        given = None if residuals is None else residuals[place]
+        by_client.append(grad(total_loss)(shared, xs, y[place], weights[place], given))
+    return {name: torch.stack([each[name] for each in by_client]) for name in shared}
+
+
 def outputs(module: nn.Module, parameters: Tensors, x: torch.Tensor) -> torch.Tensor:
     """[M, n, C] outputs of each client's own network on its own samples."""
 

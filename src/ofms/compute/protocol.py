@@ -5,7 +5,7 @@ A simulation depends on this protocol only. Threads, processes and hardware are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -18,6 +18,8 @@ from ofms.policies.local_updates import LocalUpdate
 
 Tensors = dict[str, torch.Tensor]
 Result = TypeVar("Result")
+# [P] one update from a model's number, [m] clients, their [m, P] weighted updates, and the norm of its parameters.
+Combine = Callable[[int, Integers, AnyArray, float], AnyArray]
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,17 @@ class Summed:
 
 
 @dataclass(frozen=True, eq=False)
+class ShardUpdates:
+    """The clients' updates of an exchange by shard and model, weighted and summed within shards; a sum may overflow.
+
+    `left_out` as in `Summed`.
+    """
+
+    shards: dict[int, dict[int, Tensors]]
+    left_out: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
 class Pending(Generic[Result]):
     """A result in progress; `result` waits for it. Further calls can be started before, to keep workers busy."""
 
@@ -99,8 +112,11 @@ class Pending(Generic[Result]):
 class Compute(Protocol):
     """Computation on the models' parameters and the clients' samples.
 
-    A context manager. Collect pending results before `apply` changes the parameters.
+    A context manager. Collect pending results before `apply` changes the parameters. `shards` is the number of shards,
+    in all processes.
     """
+
+    shards: int
 
     def __enter__(self) -> Self: ...
 
@@ -117,21 +133,36 @@ class Compute(Protocol):
         pooling: Pooling = "mean",
         late: Integers | None = None,
         own: ClientCopies | None = None,
+        offset: Floats | None = None,
     ) -> Pending[Evaluation]:
         """Evaluate the [N, K] held models on the samples of rounds `span`; with `hindsight`, all models.
 
-        Predictions are mixed with the [N, K] `prediction_weights` as `pooling` says. `late` asks for outputs: on the
-        span, and on so many [N, K] samples before it. Outputs that are not finite count as the largest numbers, and are
-        left out of predictions where other models predict too. Clients evaluate their `own` copies of one model.
+        Predictions are mixed with the [N, K] `prediction_weights` as `pooling` says, and the [N, C] `offset` is added.
+        `late` asks for outputs: on the span, and on so many [N, K] samples before it. Outputs that are not finite count
+        as the largest numbers, and are left out of predictions where other models predict too. Clients evaluate their
+        `own` copies of one model.
         """
         ...
 
     def update(
         self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
-    ) -> Pending[Summed]:
-        """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed.
+    ) -> Pending[ShardUpdates]:
+        """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed by shard.
 
         [N, K] `prediction_weights` are those of the pool, if its loss is what clients reduce.
+        """
+        ...
+
+    def combine(
+        self,
+        parts: Sequence[tuple[Window, Floats]],
+        local: LocalUpdate,
+        prediction_weights: Floats,
+        combine: Combine,
+    ) -> Pending[Summed]:
+        """The same with each client's own update formed, and those of a model made one by `combine`.
+
+        `parts` are windows with the [N, K] weights of the clients that fine-tune on them.
         """
         ...
 

@@ -44,11 +44,19 @@ class Samples:
 
     def pieces(self, samples: torch.Tensor) -> Iterable[torch.Tensor]:
         """Split samples into pieces that fit the cache, images in the memory layout that fast kernels need."""
+        return self._laid_out(samples.split(self.at_once))
+
+    def even_pieces(self, samples: torch.Tensor) -> Iterable[torch.Tensor]:
+        """The same in pieces of nearly equal size: a small one takes longer per sample."""
+        return self._laid_out(samples.tensor_split(-(-len(samples) // self.at_once)))
+
+    def _laid_out(self, pieces: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
         if not self.images:
-            vectors: tuple[torch.Tensor, ...] = samples.split(self.at_once)
-            return vectors
-        layout = torch.channels_last if samples.ndim == 4 else torch.contiguous_format
-        return (part.contiguous(memory_format=layout) for part in samples.split(self.at_once))
+            return pieces
+        return (
+            part.contiguous(memory_format=torch.channels_last if part.ndim == 4 else torch.contiguous_format)
+            for part in pieces
+        )
 
 
 def to_array(tensor: torch.Tensor) -> AnyArray:

@@ -47,6 +47,10 @@ class Stack:
         """[M, R, C] from [R, inputs]: the same samples for all models."""
         return _forward(self.layers, inputs.expand(len(self.models), *inputs.shape), workspace)[-1]
 
+    def outputs_of(self, inputs: torch.Tensor, workspace: Workspace) -> torch.Tensor:
+        """[M, R, C] from [M, R, inputs]: samples of each model."""
+        return _forward(self.layers, inputs, workspace)[-1]
+
     def parts(self, size: int) -> list[Stack]:
         """Split into stacks of at most `size` models that share the parameters."""
         parts = []

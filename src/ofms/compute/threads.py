@@ -1,14 +1,16 @@
-"""Compute on this machine: a pool of threads over models, one intra-op thread per worker.
+"""Compute on this machine: a pool of threads over models, one intra-op thread per worker; or one accelerator.
 
-Models are independent, so they run in parallel. Work is split into pieces that do not depend on the number of workers,
-so neither do the results.
+Models and shards are independent, so they run in parallel. Work is split into pieces that do not depend on the number
+of workers, so neither do the results. An accelerator needs no threads: it works through one queue, which the caller
+fills.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
@@ -17,19 +19,23 @@ import numpy as np
 import torch
 
 from ofms.compute import personal
+from ofms.compute.by_client import Part, UpdatesByClient
 from ofms.compute.checks import require_fit
-from ofms.compute.evaluation import EvaluationBuilder, PastOutputs, PoolResiduals
+from ofms.compute.devices import Delivery, reproducible
+from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
+from ofms.compute.evaluator import Evaluator
 from ofms.compute.momentum import sizes_of
 from ofms.compute.networks import Networks
-from ofms.compute.protocol import Adaptation, ClientCopies, Evaluation, Pending, Summed, Tensors
-from ofms.compute.samples import Samples, to_array
+from ofms.compute.pool_gradients import PoolGradients
+from ofms.compute.protocol import Adaptation, ClientCopies, Combine, Evaluation, Pending, ShardUpdates, Summed, Tensors
+from ofms.compute.samples import Samples
 from ofms.compute.scratch import Scratch
-from ofms.compute.stacked import Stack
-from ofms.compute.tasks import sample_losses
-from ofms.compute.updates import Updater, Updates, pieces_of_clients, sum_updates
+from ofms.compute.shards import Block, shard_count
+from ofms.compute.updates import Updater, Updates, by_model, pieces_of_clients, sum_by_shard
 from ofms.core.errors import InvalidInput
 from ofms.core.pooling import Pooling
 from ofms.core.schedule import Window
+from ofms.core.tasks import done
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
@@ -37,8 +43,6 @@ from ofms.models.speed import one_thread_per_worker
 from ofms.policies.local_updates import LocalUpdate, tunes_pool
 
 T = TypeVar("T")
-
-_MODELS_EVALUATED_AT_ONCE = 5
 
 
 class ThreadedCompute:
@@ -50,6 +54,8 @@ class ThreadedCompute:
         Number of threads; one per core by default. The results do not depend on it.
     device
         PyTorch device of parameters and samples.
+    block
+        The shards of the stream's clients; by default as many as the number of clients suggests.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class ThreadedCompute:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         workers: int | None = None,
+        block: Block | None = None,
     ) -> None:
         self.workers = workers if workers is not None else (os.cpu_count() or 1)
         if self.workers < 1:
@@ -68,19 +75,29 @@ class ThreadedCompute:
         self.device = torch.device(device)
         self.networks = Networks(dictionary, dtype, self.device)
         self.samples = Samples(stream, dtype, self.device)
-        self._stack_parts = [part for stack in self.networks.stacks for part in stack.parts(_MODELS_EVALUATED_AT_ONCE)]
+        images = self.samples.images
+        self.block = block or Block.of(stream.clients, shard_count(stream.clients, None, images=images))
+        self.shards = len(self.block.bounds) - 1
         self._scratch = Scratch(self.networks, self.device)
-        self._updater = Updater(self.networks, self.samples, self._scratch)
-        self._threads = one_thread_per_worker()
+        self._evaluator = Evaluator(self.networks, self.samples, self._scratch, self.block)
+        self._updater = Updater(self.networks, self.samples, self._scratch, self.block)
+        self._by_client = UpdatesByClient(self.networks, self.samples, self._scratch)
+        self._pools = PoolGradients(self.networks, self.samples, self.block)
+        self._contexts = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
-        self._threads.__enter__()
-        self._pool = ThreadPoolExecutor(self.workers)
+        with ExitStack() as contexts:
+            contexts.enter_context(one_thread_per_worker())
+            contexts.enter_context(reproducible(self.device))
+            if self.device.type == "cpu":
+                self._pool = ThreadPoolExecutor(self.workers)
+                contexts.callback(self._pool.shutdown, cancel_futures=True)
+            self._contexts = contexts.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        self._threads.__exit__(None, None, None)
+        self._contexts.close()
 
     def evaluate(
         self,
@@ -93,35 +110,42 @@ class ThreadedCompute:
         pooling: Pooling = "mean",
         late: Integers | None = None,
         own: ClientCopies | None = None,
+        offset: Floats | None = None,
     ) -> Pending[Evaluation]:
         targets = self.samples.targets[:, span[0] : span[1]]
         past = None if late is None else PastOutputs(np.where(held, late, 0), span)
-        builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task, pooling)
+        builder = partial(EvaluationBuilder, targets, prediction_weights, self.samples.task, pooling, offset=offset)
         # Models as clients use them, if these differ from the shared ones.
         shared, copied = builder(outputs_of=held if past is not None else None), builder()
+        delivery = Delivery(self.device)
         has_copies = adaptation is not None or own is not None
         jobs: list[Future[None]] = []
         own_outputs: list[tuple[int, Integers, Future[torch.Tensor]]] = []
         if not has_copies or hindsight:
-            jobs += self._start(self._shared_jobs(shared, span, held, hindsight))
+            jobs += self._start(self._evaluator.jobs(delivery, shared, span, held, hindsight))
         if adaptation is not None:
-            pieces = pieces_of_clients(held, self.networks.values)
-            jobs += self._start(partial(self._evaluate_adapted, copied, span, adaptation, *piece) for piece in pieces)
+            for _, rows in self.block.shards:
+                jobs += self._start(
+                    partial(self._evaluate_adapted, delivery, copied, span, adaptation, model, some + rows[0])
+                    for model, some in pieces_of_clients(held[rows], self.networks.values)
+                )
         elif own is not None:
             others = held & (np.arange(held.shape[1]) != own.model)
-            jobs += self._start(self._shared_jobs(copied, span, others, hindsight=False))
-            own_outputs = [
-                (own.model, rows, self._pool.submit(own.outputs, rows, span)) for rows in own.pieces(held[:, own.model])
-            ]
+            jobs += self._start(self._evaluator.jobs(delivery, copied, span, others, hindsight=False))
+            pieces_of_own = own.pieces(held[:, own.model])
+            outputs = self._start(partial(own.outputs, rows, span) for rows in pieces_of_own)
+            own_outputs = [(own.model, *each) for each in zip(pieces_of_own, outputs, strict=True)]
         if past is not None:
-            jobs += self._start(partial(self._evaluate_past, past, model) for model in range(len(self.networks)))
+            shards = [rows for _, rows in self.block.shards]
+            jobs += self._start(partial(self._evaluator.evaluate_past, delivery, past, rows) for rows in shards)
 
         def finish() -> Evaluation:
             for job in jobs:
                 job.result()
             # After the shared models: those of a stack are written together, this one as not evaluated.
             for model, rows, outputs in own_outputs:
-                self._add(copied, span, model, rows, outputs.result())
+                self._evaluator.add(delivery, copied, span, model, rows, outputs.result())
+            delivery.finish()
             builders = ([shared] if not has_copies or hindsight else []) + ([copied] if has_copies else [])
             first, last = builders[0], builders[-1]
             client_losses = np.where(held[:, None], last.losses, first.losses)
@@ -139,32 +163,44 @@ class ThreadedCompute:
 
     def update(
         self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
-    ) -> Pending[Summed]:
+    ) -> Pending[ShardUpdates]:
         if not tunes_pool(local, self.samples.task):
-            return Pending(partial(sum_updates, self._start(self._updater.jobs(window, update_weight, local))))
-        rows = np.flatnonzero(update_weight.any(axis=1))
-        pool = PoolResiduals(rows, prediction_weights[rows], self.samples.targets[rows, window.first : window.stop])
-        first = self._start(partial(self._add_to_pool, pool, window, model) for model in pool.predicting())
+            started = self._start_updates(window, update_weight, local)
+            return Pending(partial(sum_by_shard, started, self.block.numbers))
+        pools = self._pools.start(window, update_weight, prediction_weights, self._start)
 
-        def finish() -> Summed:
-            for job in first:
-                job.result()
-            residuals, weights = pool.residuals(update_weight.shape[0]), update_weight.copy()
-            broken = [(client, model) for client, model in pool.broken() if weights[client, model]]
-            for client, model in broken:
-                weights[client, model] = 0.0
-            summed = sum_updates(self._start(self._updater.jobs(window, weights, local, residuals)))
-            return replace(summed, left_out=sorted(broken + summed.left_out))
+        def finish() -> ShardUpdates:
+            part, broken = pools.result()
+            updates = self._start_updates(window, part.update_weight, local, part.residuals)
+            summed = sum_by_shard(updates, self.block.numbers)
+            return ShardUpdates(summed.shards, sorted(broken + summed.left_out))
 
         return Pending(finish)
 
-    def _add_to_pool(self, pool: PoolResiduals, window: Window, model: int) -> None:
-        rows = pool.clients(model)
-        with torch.inference_mode():
-            x, _ = self.samples.of(rows, window.first, window.stop)
-            module = self.networks.modules[model]
-            output = torch.cat([module(part) for part in self.samples.pieces(x.flatten(0, 1))])
-        pool.add(model, to_array(output.unflatten(0, x.shape[:2])))
+    def _start_updates(
+        self, window: Window, update_weight: Floats, local: LocalUpdate, residuals: Floats | None = None
+    ) -> list[tuple[int, Future[Summed]]]:
+        jobs = list(self._updater.jobs(window, update_weight, local, residuals))
+        started = self._start(job for _, job in jobs)
+        return [(shard, future) for (shard, _), future in zip(jobs, started, strict=True)]
+
+    def combine(
+        self, parts: Sequence[tuple[Window, Floats]], local: LocalUpdate, prediction_weights: Floats, combine: Combine
+    ) -> Pending[Summed]:
+        jobs = self._by_client.jobs
+        if not tunes_pool(local, self.samples.task):
+            whole = [Part(window, weights) for window, weights in parts]
+            return Pending(partial(by_model, self._start(jobs(whole, local, combine))))
+        started = [self._pools.start(*part, prediction_weights, self._start) for part in parts]
+
+        def finish() -> Summed:
+            found = [each.result() for each in started]
+            summed = by_model(self._start(jobs([part for part, _ in found], local, combine)))
+            return replace(
+                summed, left_out=sorted([*(pair for _, broken in found for pair in broken), *summed.left_out])
+            )
+
+        return Pending(finish)
 
     def sizes(self, updates: Updates, directions: Updates) -> tuple[Floats, Floats, Floats]:
         return sizes_of(updates, directions, self.networks.parameters, self.networks.trainable)
@@ -181,64 +217,21 @@ class ThreadedCompute:
     def load_state(self, model: int, tensors: Tensors) -> None:
         self.networks.load_state(model, tensors)
 
-    def _shared_jobs(
-        self, builder: EvaluationBuilder, span: tuple[int, int], held: Flags, hindsight: bool
-    ) -> Iterable[Callable[[], None]]:
-        for part in self._stack_parts:
-            yield partial(self._evaluate_stack, builder, span, part, held[:, part.models] | hindsight)
-        for model in self.networks.single:
-            yield partial(self._evaluate_single, builder, span, model, held[:, model], hindsight)
-
-    def _evaluate_stack(self, builder: EvaluationBuilder, span: tuple[int, int], stack: Stack, wanted: Flags) -> None:
-        """Evaluate all clients' samples: a batched product costs less than selecting those that each model needs."""
-        x, y = self.samples.x[:, span[0] : span[1]], self.samples.y[:, span[0] : span[1]]
-        with torch.inference_mode():
-            outputs = stack.outputs(x.flatten(0, 1), self._scratch.workspace("evaluate"))
-            losses = sample_losses(outputs.flatten(0, 1), y.flatten().repeat(len(stack.models)), self.samples.task)
-        outputs = outputs.reshape(len(stack.models), *y.shape, -1).permute(1, 2, 0, 3)
-        losses = losses.reshape(len(stack.models), *y.shape).permute(1, 2, 0)
-        builder.add(stack.models, np.arange(y.shape[0]), wanted, to_array(outputs), to_array(losses))
-
-    def _evaluate_single(
-        self, builder: EvaluationBuilder, span: tuple[int, int], model: int, held: Flags, hindsight: bool
-    ) -> None:
-        """Evaluate clients that hold the model in a separate batch, so that losses do not depend on `hindsight`."""
-        for wanted in (held, ~held & hindsight):
-            rows = np.flatnonzero(wanted)
-            if rows.size:
-                with torch.inference_mode():
-                    x, _ = self.samples.of(rows, *span)
-                    module = self.networks.modules[model]
-                    output = torch.cat([module(part) for part in self.samples.pieces(x.flatten(0, 1))])
-                    self._add(builder, span, model, rows, output.unflatten(0, x.shape[:2]))
-
     def _evaluate_adapted(
-        self, builder: EvaluationBuilder, span: tuple[int, int], adaptation: Adaptation, model: int, rows: Integers
+        self,
+        delivery: Delivery,
+        builder: EvaluationBuilder,
+        span: tuple[int, int],
+        adaptation: Adaptation,
+        model: int,
+        rows: Integers,
     ) -> None:
         module, start = self._scratch.own_copies(model, rows.size)
         past = self.samples.of(rows, adaptation.window.first, adaptation.window.stop)
         adapted = personal.adapt(module, start, *past, adaptation.rate, self.samples.task)
         with torch.no_grad():
             output = personal.outputs(module, adapted, self.samples.of(rows, *span)[0])
-        self._add(builder, span, model, rows, output)
-
-    def _evaluate_past(self, past: PastOutputs, model: int) -> None:
-        """Evaluate a model on the past samples of clients that did not hold it then."""
-        rows, rounds = past.wanted(model)
-        if rows.size:
-            with torch.inference_mode():
-                x = self.samples.at(rows, rounds)
-                module = self.networks.modules[model]
-                output = torch.cat([module(part) for part in self.samples.pieces(x)])
-            past.add(model, rows, rounds, to_array(output))
-
-    def _add(
-        self, builder: EvaluationBuilder, span: tuple[int, int], model: int, rows: Integers, output: torch.Tensor
-    ) -> None:
-        targets = self.samples.of(rows, *span)[1]
-        losses = sample_losses(output.flatten(0, 1), targets.flatten(), self.samples.task).reshape(targets.shape)
-        wanted = np.ones((rows.size, 1), dtype=np.bool_)
-        builder.add([model], rows, wanted, to_array(output)[:, :, None], to_array(losses)[:, :, None])
+        self._evaluator.add(delivery, builder, span, model, rows, output)
 
     def _start(self, tasks: Iterable[Callable[[], T]]) -> list[Future[T]]:
-        return [self._pool.submit(task) for task in tasks]
+        return [done(task) if self._pool is None else self._pool.submit(task) for task in tasks]

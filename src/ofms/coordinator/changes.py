@@ -22,13 +22,15 @@ from ofms.runs.units import parse_budgets
 
 
 class Requested(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The changes of a command: models to add and retire, budgets by device, and values of the configuration."""
+    """The changes of a command: models to add, retire and roll back, budgets by device, the server's configuration."""
 
     add: list[str] = []
     retire: list[str] = []
+    rollback: dict[str, int] = {}
     budget: dict[str, str] = {}
     bandwidth: str | None = None
     interval: int | None = None
+    aggregation: str | None = None
     policy: str | None = None
     settings: dict[str, Any] | None = None
     deadline: float | None = None
@@ -54,9 +56,11 @@ class Requested(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
             exchange=coordinator.exchange,
             add=tuple(self.add),
             retire=tuple(self.retire),
+            rollback=self.rollback,
             budget=budgets,
             bandwidth=self.bandwidth,
             interval=self.interval,
+            aggregation=self.aggregation,
             policy=self.policy,
             settings=self.settings,
             deadline=self.deadline,

@@ -17,6 +17,7 @@ from ofms.device.client_policy import describe_policy
 from ofms.models.dictionary import Dictionary, Model
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies import DEFAULT
+from ofms.policies.session import ServerState
 from ofms.runs.setup import Setup, named_models
 from ofms.storage.tensors import decode_tensors, encode_tensors
 
@@ -40,6 +41,8 @@ class ChangingFleet:
         Without a horizon: the samples of the first stretch of the doubling trick, for rates that depend on T.
     largest_update
         The largest norm of a device's update, relative to the norm of the parameters that it updates.
+    aggregation
+        How updates are aggregated, as in a configuration.
     trust
         Packages from which policies other than the built-in ones may be imported.
     """
@@ -58,6 +61,7 @@ class ChangingFleet:
         settings: Mapping[str, Any] | None = None,
         seed: int = 0,
         largest_update: float = 1.0,
+        aggregation: str | None = None,
         trust: Trust = NO_TRUST,
     ) -> None:
         dictionary.require_deployable()
@@ -75,6 +79,7 @@ class ChangingFleet:
                 policy=policy,
                 settings=named_models(policy, settings or {}, catalogue, trust),
                 trust=trust,
+                aggregation=aggregation,
                 horizon=None if self.doubling is None else doubled(self.doubling, 0),
             )
         )
@@ -94,24 +99,35 @@ class ChangingFleet:
         """[K] versions of the models."""
         return self.state.version
 
-    def apply(self, event: Event, models: Sequence[Model] = ()) -> None:
-        """Change the fleet; rejected by field if it is impossible. `models` are those that the event adds."""
+    def apply(self, event: Event, models: Sequence[Model] = (), earlier: Mapping[int, bytes] | None = None) -> None:
+        """Change the fleet; rejected by field if it is impossible.
+
+        `models` are those that the event adds, `earlier` the encoded versions that models go back to; None if a
+        checkpoint follows that has them.
+        """
         before, dictionary = self.setup, self.dictionary.with_models(models)
         dictionary.require_deployable()
         after = before.after(event, catalogue=dictionary.catalogue())
         self._use(after)
-        self.dictionary, self.state = dictionary, self.session.adapt(self.state, before.server, anew=event.anew)
+        self.dictionary, self.state = dictionary, self._adapted(event, before)
         for model in range(len(self.tensors), len(dictionary)):
             self._trainable.append(dictionary.models[model].trainable)
             self.tensors.append(self._first_version(model))
         self.momentum.decay = self.policy.momentum
-        self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places))
+        renewed = set(after.renewed_since(before))
+        self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places) | renewed)
+        for model, content in (earlier or {}).items():
+            self.load_model(model, content)
         self.anew = after.changed if event.anew else self.anew
         everyone = after.concerns_clients(before, event)
         for client in after.members if everyone else {*event.join, *event.budget}:
             self.told[client] = after.changed
         for client, budget in enumerate(after.budgets.tolist()):
             self._most_budget[client] = max(budget, self._most_budget.get(client, 0))
+
+    def _adapted(self, event: Event, before: Setup) -> ServerState:
+        renewed = self.setup.renewed_since(before)
+        return self.session.adapt(self.state, before.server, anew=event.anew, renewed=renewed)
 
     def restart_due(self, exchange: int) -> Event | None:
         """The restart of the doubling trick with which an exchange begins."""

@@ -42,6 +42,8 @@ class Counts(msgspec.Struct):
     missed: int = 0
     late: int = 0
     refused: int = 0
+    # Updates far longer than the others of their model; earlier checkpoints do not have it.
+    outliers: int = 0
     # Labels whose predictions the device scored, and the sum of the scores: of all reports, and of the last one.
     samples: int = 0
     score: float = 0.0

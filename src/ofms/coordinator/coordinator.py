@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ofms.compute.moving import move_models
-from ofms.coordinator.aggregation import Closed, sum_updates
+from ofms.coordinator.aggregation import Closed, aggregate, outliers
 from ofms.coordinator.graphs import Graphs
 from ofms.coordinator.late_answers import LateAnswers
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
@@ -80,19 +80,21 @@ class Coordinator(LateAnswers):
     def welcome(self, client: int) -> bytes:
         """The encoded welcome, with which a device joins at the next exchange."""
         head = self._head(self.next_exchange) | {"places": list(self.setup.places), "anew": self.anew}
+        if self.setup.renewed:
+            head["renewed"] = {str(slot): number for slot, number in self.setup.renewed.items()}
         if client in self.told:
             # Repeated by the answer; as text, like all that carriers compare.
             head["changed"] = str(self.told[client])
         return encode_welcome(head, client, self.dictionary, self.fleet, self._described, self.seed, self._graphs)
 
-    def apply(self, event: Event, models: Sequence[Model] = ()) -> None:
+    def apply(self, event: Event, models: Sequence[Model] = (), earlier: Mapping[int, bytes] | None = None) -> None:
         """Change the fleet, between two exchanges.
 
         Requests of devices that the event concerns no longer count: they get a new welcome, and request again.
         """
         if self.opened is not None:
             raise InvalidInput("exchange", self.exchange, "it is open; change the fleet between exchanges")
-        super().apply(event, models)
+        super().apply(event, models, earlier)
         if models and self._find_graphs is not None:
             self._graphs = self._find_graphs(self.dictionary)
         number = self.setup.changed
@@ -181,14 +183,15 @@ class Coordinator(LateAnswers):
             reports = Reports.stack([answer.reports for answer in answers])
             if self.frozen and is_control(self.policy.local, self.exchange):
                 reports = replace(reports, losses=None)
+            updates, reports = aggregate(answers, reports, self.policy.aggregation, self.momentum.norms)
             before, restored = self.state, self.session.restored(self.state, reports)
             models = self.momentum, self.tensors, self._trainable
-            updates = sum_updates(answers)
             self.state = move_models(
                 self.session, before, reports, updates, *models, self._first_version, awaited=len(awaited)
             )
             quarantined = np.flatnonzero(self.state.quarantined & ~before.quarantined).tolist()
-            closed = replace(closed, quarantined=quarantined, restored=np.flatnonzero(restored).tolist())
+            back = np.flatnonzero(restored).tolist()
+            closed = replace(closed, quarantined=quarantined, restored=back, outliers=outliers(answers))
             self._note_replaced(closed.restored)
         stragglers.expect(opened.grants, opened.openings, sorted(awaited))
         if awaited and self.policy.reports_losses:

@@ -23,6 +23,7 @@ from ofms.coordinator.roster import read_last_roster
 from ofms.core.choices import suggest
 from ofms.core.declared import Doc, Range, Values
 from ofms.core.errors import InvalidInput
+from ofms.core.robust import Aggregation
 from ofms.core.typing import Integers
 from ofms.models.dictionary import Dictionary, Model
 from ofms.plugins import Trust
@@ -30,7 +31,7 @@ from ofms.policies import DEFAULT
 from ofms.policies.registry import setting_names, settings_type
 from ofms.policies.settings import check_settings
 from ofms.runs.config import without_nothing
-from ofms.runs.schemas import Bandwidth, Doubling, Interval, PolicyName, Seed, TrustTable
+from ofms.runs.schemas import AggregationName, Bandwidth, Doubling, Interval, PolicyName, Seed, TrustTable
 from ofms.runs.units import parse_budgets
 from ofms.storage.files import write_whole
 from ofms.storage.schema import convert
@@ -73,6 +74,10 @@ staleness = {staleness}
 
 # Largest norm of an update, relative to the norm of the parameters that it updates.
 largest_update = 1.0
+
+# How the updates of a model become one: "sum", or robustly, against hostile devices: "clipped", "trimmed-mean" or
+# "median" (docs/security.md).
+aggregation = "sum"
 
 # How many earlier versions of the dictionary are kept for a rollback.
 keep = 10
@@ -138,6 +143,7 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Range(0, above=True),
         Doc("The largest norm of an update, relative to that of the parameters that it updates; others are refused."),
     ] = 1.0
+    aggregation: AggregationName = None
     keep: Annotated[int, Range(1), Doc("How many earlier versions of the dictionary are kept for a rollback.")] = 10
     watch: Annotated[WatchTable, Doc("Where the fleet can be watched: a page, /metrics and /healthz.")] = WatchTable()
     doubling: Doubling = None
@@ -146,6 +152,7 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_settings(self)
+        Aggregation.of(self.aggregation)
         split_address(self.address)
 
     def policy_settings(self, trust: Trust) -> Any:
@@ -198,6 +205,7 @@ class Deployment:
             seed=config.seed,
             largest_update=config.largest_update,
             staleness=config.staleness,
+            aggregation=config.aggregation,
             trust=trust,
             graphs=partial(read_graphs, self.folder / GRAPHS),
         )

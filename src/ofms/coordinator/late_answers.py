@@ -36,9 +36,11 @@ class LateAnswers(ChangingFleet):
         self.staleness, self.stragglers = staleness, Stragglers()
         self.deployment, self.exchange, self.frozen = "", 0, False
 
-    def apply(self, event: Event, models: Sequence[Model] = ()) -> None:
+    def apply(self, event: Event, models: Sequence[Model] = (), earlier: Mapping[int, bytes] | None = None) -> None:
         """Change the fleet. Devices that the event concerns get a new welcome: their answers were for another fleet."""
-        super().apply(event, models)
+        before = self.setup
+        super().apply(event, models, earlier)
+        self._note_replaced(self.setup.renewed_since(before))
         self.stragglers.withdraw(client for client, told in self.told.items() if told == self.setup.changed)
         if event.staleness is not None:
             self.staleness = event.staleness

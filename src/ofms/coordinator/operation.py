@@ -21,11 +21,13 @@ def request_change(
 ) -> None:
     """Queue a change, tried on a copy of the server's last checkpoint; the models of a folder are added."""
     deployment = Deployment(folder)
-    copied = PersistentCoordinator(deployment, read_only=True).coordinator
+    persistence = PersistentCoordinator(deployment, read_only=True)
+    copied = persistence.coordinator
     task, trust = copied.dictionary.task, deployment.config.trusted(deployment.folder)
     added: list[Model] = [] if models is None else read_models(models, trust, task, names)
     requested = msgspec.structs.replace(requested, add=[model.name for model in added])
-    copied.apply(requested.event(copied, deployment.roster), added)
+    event = requested.event(copied, deployment.roster)
+    copied.apply(event, added, persistence.earlier_models(event))
     graphs = deployment.folder / GRAPHS
     if added and graphs.is_dir():
         # Some devices have no PyTorch.

@@ -24,10 +24,12 @@ from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.events import log_event
 from ofms.coordinator.files import COMMANDS, EVENTS, STATE
 from ofms.coordinator.persistent_events import PersistentEvents
+from ofms.coordinator.programs import Programs
 from ofms.coordinator.roster import write_roster
 from ofms.coordinator.statistics import MOST_RECENT, Statistics, closed_exchange, model_use, read_statistics
 from ofms.coordinator.status import write_status
 from ofms.core.errors import InvalidInput
+from ofms.core.events import Event
 from ofms.storage.envelope import Envelope
 from ofms.storage.files import remove_leftovers
 from ofms.storage.locks import FolderLock
@@ -43,7 +45,7 @@ class PersistentCoordinator(PersistentEvents):
 
     def __init__(self, deployment: Deployment, *, read_only: bool = False) -> None:
         self.deployment, self.folder = deployment, deployment.folder
-        self._lock, self._complaints = None, set[str]()
+        self._lock, self._complaints, self._programs = None, set[str](), Programs()
         if not read_only:
             require_private(self.folder / STATE)
             require_private(self.folder / STATE / MODELS, within=self.folder / STATE)
@@ -113,6 +115,8 @@ class PersistentCoordinator(PersistentEvents):
             return
         if len(self.coordinator.stragglers.answers) > late:
             self._count_late(client, self.coordinator.stragglers.answers[-1].exchange)
+        if self._programs.returns(client, envelope.values.get("program")):
+            self.refuse(client, "two programs use its key in turn, or its store is of a backup; `--revoke` ends both")
         self.records.counts[client].held_bytes = int(envelope.values["held_bytes"])
         self._count_statistics(client, envelope)
 
@@ -167,6 +171,10 @@ class PersistentCoordinator(PersistentEvents):
             self.log_event(line + "and is not fine-tuned until `ofms deploy freeze --off`", logging.WARNING)
         for model in sorted(set(closed.restored) - set(closed.quarantined)):
             line = f"exchange {number}: {names[model]} goes back to its first version: fine-tuning made it worse"
+            self.log_event(line, logging.WARNING)
+        for client, count in closed.outliers.items():
+            records.counts[client].outliers += count
+            line = f"exchange {number}: {self.name(client)}: {count} updates are over ten times as long as the others'"
             self.log_event(line, logging.WARNING)
         for client in closed.overdue:
             late = f"{self.name(client)} is more than {coordinator.staleness} exchanges late"
@@ -262,12 +270,29 @@ class PersistentCoordinator(PersistentEvents):
         else:
             raise InvalidInput("command", command.do, "use freeze, thaw, rollback or change")
 
+    def earlier_models(self, event: Event) -> dict[int, bytes]:
+        names, found = self.coordinator.fleet.catalogue.names, {}
+        for name, to in event.rollback.items():
+            moment = self._moment(to)
+            if name in names:
+                model = names.index(name)
+                # The first version is the dictionary's, also of a model that was added since.
+                known = to == 0 or model < len(moment.versions)
+                if not known:
+                    raise InvalidInput("rollback", to, f"{name} was added since; use 0 for its first version")
+                version = moment.versions[model] if to else 0
+                found[model] = self._checkpoint.model(self.coordinator, model, version)
+        return found
+
+    def _moment(self, to: int | None) -> Moment:
+        moment = next((each for each in self.records.history if each.exchange == to), None)
+        if moment is None:
+            raise InvalidInput("rollback", to, f"use one of {[each.exchange for each in self.records.history]}")
+        return moment
+
     def _roll_back(self, to: int | None) -> int:
         """Roll back to the dictionary before an exchange; return the number of models changed."""
-        coordinator, history = self.coordinator, self.records.history
-        moment = next((each for each in history if each.exchange == to), None)
-        if moment is None:
-            raise InvalidInput("rollback", to, f"use one of {[each.exchange for each in history]}")
+        coordinator, history, moment = self.coordinator, self.records.history, self._moment(to)
         # Models that were added since have no earlier version.
         versions = zip(moment.versions, coordinator.version.tolist(), strict=False)
         changed = [model for model, (then, now) in enumerate(versions) if then != now]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from ofms.coordinator.checkpoint import Beginning, Counts, Records
+from ofms.coordinator.checkpoint import Beginning, Counts, Moment, Records
 from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.files import STATE
@@ -36,11 +36,18 @@ class PersistentEvents(ABC):
     def apply(self, event: Event) -> None:
         """Change the fleet, log it, and write the checkpoint; rejected as a whole if it is impossible."""
         coordinator = self.coordinator
-        coordinator.apply(event, self.deployment.added_models(event.add, coordinator.dictionary.task))
+        models = self.deployment.added_models(event.add, coordinator.dictionary.task)
+        coordinator.apply(event, models, self.earlier_models(event))
+        if event.rollback:
+            self.records.history[-1] = Moment(coordinator.exchange, coordinator.version.tolist())
         self.beginning.events.append(event)
         names = {client: device.name for client, device in enumerate(self.deployment.roster.devices)}
         self.log_event(f"exchange {event.exchange}: {event.describe(names)}")
         self.save()
+
+    @abstractmethod
+    def earlier_models(self, event: Event) -> dict[int, bytes]:
+        """The encoded models that an event goes back to; rejected if they are not kept."""
 
     def follow_roster(self) -> None:
         """Let new devices of the roster join, and revoked ones leave."""

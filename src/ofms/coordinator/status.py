@@ -28,6 +28,7 @@ _REFUSALS_SHOWN = 10
 _NOT_USED: dict[str, Any] = {"held": {}, "used": {}, "reporting": 0}
 _LATER = {"version": "", "task": "", "models": [], "recent": [], "use": _NOT_USED, "quorum": 1.0, "staleness": 0}
 _LATER_OF_DEVICES = {"late": 0, "working_on": None, "samples": 0, "score": 0.0, "last_samples": 0, "last_score": 0.0}
+_LATER_OF_DEVICES |= {"outliers": 0}
 
 
 def write_status(
@@ -109,11 +110,13 @@ def status_text(status: dict[str, Any]) -> str:
             human_bytes(device["bytes_up"]),
             f"{human_bytes(device['held_bytes'])} of {human_bytes(device['budget'])}",
             str(device["refused"]),
+            str(device["outliers"]),
         ]
         for device in status["devices"]
     ]
     score = "accuracy" if status["task"] == "classification" else "squared error"
-    table = format_table(["device", "", score, "answered", "late", "last", "down", "up", "held", "rejected"], rows)
+    columns = ["device", "", score, "answered", "late", "last", "down", "up", "held", "rejected", "outliers"]
+    table = format_table(columns, rows)
     lines = [head, "", table]
     late = [
         f"{device['name']} (exchange {device['working_on']})"

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     CLUSTER = 2
     GROUP = 3
     SUBSET = 4
+    ATTACK = 5
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,22 @@ class Draws:
         clients = np.asarray(clients, dtype=np.int64)
         if clients.size == 0:
             return np.zeros(0)
-        largest = int(clients.max())
+        first, largest = int(clients[0]), int(clients.max())
+        if _is_range(clients):
+            some: Floats = self._generator(purpose, first // 4, column).random(first % 4 + clients.size)
+            return some[first % 4 :]
         if largest < 4 * clients.size:
             row: Floats = self._generator(purpose, 0, column).random(largest + 1)
-            return row if clients.size == largest + 1 and _is_range(clients) else row[clients]
+            return row[clients]
         blocks = [(self._generator(purpose, client // 4, column), client % 4) for client in clients.tolist()]
         return np.array([generator.random(place + 1)[-1] for generator, place in blocks])
 
     def table(self, purpose: Purpose, clients: Integers, columns: int) -> Floats:
         """[N, columns] numbers in [0, 1); the first column equals `uniform`."""
-        return np.stack([self.uniform(purpose, clients, column) for column in range(columns)]).T
+        numbers = np.empty((columns, len(clients)))
+        for column in range(columns):
+            numbers[column] = self.uniform(purpose, clients, column)
+        return numbers.T
 
     def of(self, clients: Integers) -> ClientDraws:
         """The draws of some clients."""
@@ -65,6 +72,13 @@ class Draws:
     def single(self, purpose: Purpose) -> float:
         """The server's number for the exchange."""
         return float(self._generator(purpose, 0, 0).random())
+
+    def normal(self, purpose: Purpose, client: int, column: int, count: int) -> Floats:
+        """[count] standard normal numbers of one client; columns are independent."""
+        key = np.array([self.seed, purpose], dtype=np.uint64)
+        # The last word is 0 for all other draws.
+        counter = np.array([0, column, self.exchange, client + 1], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=key, counter=counter)).standard_normal(count)
 
     def _generator(self, purpose: Purpose, block: int, column: int) -> np.random.Generator:
         key = np.array([self.seed, purpose], dtype=np.uint64)
@@ -97,4 +111,6 @@ class ClientDraws:
 
 
 def _is_range(clients: Integers) -> bool:
-    return bool((clients == np.arange(clients.size)).all())
+    """Whether client numbers follow each other."""
+    first, last = int(clients[0]), int(clients[-1])
+    return last - first + 1 == clients.size and bool((clients == np.arange(first, last + 1)).all())

@@ -41,4 +41,8 @@ class NotFinite(ArithmeticError):
 
 
 class ProcessEnded(Exception):
-    """A process of a deployment that should have kept running ended."""
+    """A process that should have kept running ended."""
+
+
+class PeerEnded(ProcessEnded):
+    """Another process of the same run ended."""

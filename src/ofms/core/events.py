@@ -23,8 +23,13 @@ class Event:
         New budgets of clients, in bytes.
     retire, add
         Models by name.
+    rollback
+        Models by name that go back to their versions before an exchange, 0 for the first ones. What was learnt about
+        them is forgotten, as if they were new.
     bandwidth, interval
         E as in the configuration, and n.
+    aggregation
+        How updates of clients are aggregated, as in the configuration.
     policy, settings
         Another policy, or other settings of the same one; both halves start anew.
     rounds
@@ -40,8 +45,10 @@ class Event:
     budget: Mapping[int, int] = field(default_factory=dict)
     retire: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
+    rollback: Mapping[str, int] = field(default_factory=dict)
     bandwidth: str | None = None
     interval: int | None = None
+    aggregation: str | None = None
     policy: str | None = None
     settings: Mapping[str, Any] | None = None
     rounds: int | None = None
@@ -73,7 +80,10 @@ class Event:
         parts += [f"{who.get(client, f'client {client}')} has {to} bytes" for client, to in self.budget.items()]
         parts += [f"model {name} is retired" for name in self.retire]
         parts += [f"model {name} is added" for name in self.add]
-        for each in ("policy", "bandwidth", "interval", "deadline", "quorum", "staleness"):
+        for name, to in self.rollback.items():
+            version = f"its version before exchange {to}" if to else "its first version"
+            parts.append(f"model {name} goes back to {version}")
+        for each in ("policy", "bandwidth", "interval", "aggregation", "deadline", "quorum", "staleness"):
             if getattr(self, each) is not None:
                 parts.append(f"{each} = {getattr(self, each)}")
         parts += [f"{name} = {value}" for name, value in (self.settings or {}).items()]

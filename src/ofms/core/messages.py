@@ -6,7 +6,7 @@ stored, sent and compared without pickling.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self, cast
 
@@ -180,9 +180,31 @@ class Plan:
         feedback, that it is chosen.
     update_weight
         [N, K] the weight of the client's update of a model: α · min(1/q, cap) if it uploads and holds it, else 0.
+    offset
+        [N, C] what is added to the mixed prediction; None if nothing is.
     """
 
     held: Flags
     prediction_weights: Floats
     inclusion: Floats
     update_weight: Floats
+    offset: Floats | None = None
+
+    by_model: ClassVar[tuple[str, ...]] = ("held", "prediction_weights", "inclusion", "update_weight")
+
+    def for_models(self, change: Callable[[AnyArray], AnyArray]) -> Plan:
+        """The plan with its [N, K] arrays changed."""
+        return replace(Plan(*(change(getattr(self, name)) for name in self.by_model)), offset=self.offset)
+
+    def for_clients(self, change: Callable[[AnyArray], AnyArray]) -> Plan:
+        """The plan with the rows of its arrays changed."""
+        return replace(self.for_models(change), offset=None if self.offset is None else change(self.offset))
+
+    @classmethod
+    def stack(cls, plans: Sequence[Plan]) -> Plan:
+        """Concatenate the plans of several clients; those without an offset add 0."""
+        width = max((plan.offset.shape[1] for plan in plans if plan.offset is not None), default=0)
+        nothing = [np.zeros((len(plan.held), width)) for plan in plans]
+        offsets = [none if plan.offset is None else plan.offset for plan, none in zip(plans, nothing, strict=True)]
+        parts = (np.concatenate([getattr(plan, name) for plan in plans]) for name in cls.by_model)
+        return replace(cls(*parts), offset=np.concatenate(offsets) if width else None)

@@ -17,6 +17,8 @@ Pooling = Literal["mean", "log"]
 
 # A share of the uniform distribution in class probabilities: it keeps log-probabilities finite.
 SMOOTHING = 1e-3
+# The least mean of class probabilities whose logarithm is taken.
+LEAST_PROBABILITY = 1e-300
 _ROUNDING = 1e-9
 # Outputs beyond single precision count as this number.
 LARGEST = float(np.finfo(np.float32).max)
@@ -63,7 +65,7 @@ class Pool:
         self._total = np.zeros(shape)
         self._left_out: Floats | None = None
 
-    def add(self, rows: Integers | Flags, weights: Floats, outputs: Floats) -> None:
+    def add(self, rows: Integers | Flags | slice, weights: Floats, outputs: Floats) -> None:
         """Add [m, n, C] outputs of one model for m clients with [m] weights."""
         weights = weights[:, None, None]
         far = out_of_range(outputs)
@@ -81,6 +83,17 @@ class Pool:
         remaining = 1 - self._left_out
         known = remaining > _ROUNDING
         return np.where(known, self._total / np.where(known, remaining, 1.0), LARGEST)
+
+
+def with_offset(pools: Floats, offset: Floats | None) -> Floats:
+    """[N, n, C] pools with [N, C] offsets added, except to values that are out of range.
+
+    >>> with_offset(np.array([[[1.0], [LARGEST]]]), np.array([[0.5]])).tolist() == [[[1.5], [LARGEST]]]
+    True
+    """
+    if offset is None:
+        return pools
+    return np.where(out_of_range(pools)[..., None], pools, pools + offset[:, None])
 
 
 def poolable(outputs: AnyArray) -> Floats:
@@ -135,8 +148,8 @@ def divergence(pools: Floats, centre: Floats) -> Floats:
     [4.0]
     """
     if pools.shape[-1] == 1:
-        squares: Floats = np.square(pools[..., 0] - centre[..., 0])
-        return squares
+        squares: Floats = pools[..., 0] - centre[..., 0]
+        return np.square(squares, out=squares)
     base = log_sum_exp(centre)
     gradient = np.exp(centre - base[..., None])
     slope = (pools * gradient).sum(axis=-1) - (centre * gradient).sum(axis=-1)

@@ -74,15 +74,15 @@ def one_hot(chosen: Integers, models: int) -> Floats:
     return weights
 
 
-def held_set(table: PartitionTable, chosen: Integers, drawn_cluster: Integers) -> Flags:
-    """S = {I} ∪ D_J: the chosen model and its cluster (alg:6, step 8), as [N, K] flags.
+def held_set(table: PartitionTable, kind: Integers, chosen: Integers, drawn_cluster: Integers) -> Flags:
+    """S = {I} ∪ D_J: the chosen model and its cluster (alg:6, step 8), as [N, K] flags, for N budgets by their index.
 
     >>> from ofms.core.packing import partition_models
     >>> table = partition_models(np.array([1, 1, 1, 1]), np.array([3]))
-    >>> held_set(table, np.array([1]), np.array([0])).tolist()
+    >>> held_set(table, np.array([0]), np.array([1]), np.array([0])).tolist()
     [[True, True, True, False]]
     """
-    held: Flags = table.cluster[table.kind, chosen] == drawn_cluster[:, None]
+    held: Flags = table.cluster(kind, chosen) == drawn_cluster[:, None]
     held[np.arange(chosen.size), chosen] = True
     return held
 
@@ -137,13 +137,13 @@ def draw_sets(
     size = max(1, _NUMBERS_IN_A_BLOCK // models)
     for first in range(0, clients, size):
         rows = slice(first, min(first + size, clients))
-        part = table.rows(rows)
-        clusters = part.clusters[part.kind]
+        kind = table.kind[rows]
+        clusters = table.clusters[kind]
         pmf = probabilities(cumulative_losses[rows], learning_rate[rows])
         chosen = draw_model(pmf, uniform_for_model[rows])
         cluster = draw_cluster(clusters[np.arange(chosen.size), chosen], uniform_for_cluster[rows])
         drawn.chosen[rows] = chosen
-        drawn.held[rows] = held_set(part, chosen, cluster)
+        drawn.held[rows] = held_set(table, kind, chosen, cluster)
         drawn.inclusion[rows] = inclusion_probabilities(pmf, clusters)
     return drawn
 

@@ -13,6 +13,10 @@ from ofms.core.typing import AnyArray
 T = TypeVar("T")
 
 
+class Derived:
+    """A part of a state that follows from catalogue and budgets: it is not stored, but made anew."""
+
+
 def flatten(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], dict[str, Any]]:
     """The arrays and the other values of a dataclass, nested ones included, by path.
 
@@ -23,6 +27,8 @@ def flatten(state: object, prefix: str = "") -> tuple[dict[str, AnyArray], dict[
     arrays: dict[str, AnyArray] = {}
     values: dict[str, Any] = {}
     for name, value in _parts(state):
+        if isinstance(value, Derived):
+            continue
         if isinstance(value, np.ndarray):
             arrays[prefix + name] = value
         elif isinstance(value, Layers):
@@ -43,6 +49,8 @@ def unflatten(template: T, arrays: dict[str, AnyArray], values: dict[str, Any], 
     """
     changes: dict[str, Any] = {}
     for name, value in _parts(template):
+        if isinstance(value, Derived):
+            continue
         if isinstance(value, np.ndarray):
             changes[name] = _checked(arrays[prefix + name], value, prefix + name)
         elif isinstance(value, Layers):

@@ -68,6 +68,11 @@ class Stream:
         x, y, names = self.x[:clients, :rounds], self.y[:clients, :rounds], self.names[:clients]
         return replace(self, x=x, y=y, changes=changes, names=names)
 
+    def rows(self, clients: tuple[int, int]) -> Stream:
+        """The clients from the first number to before the second."""
+        some = slice(*clients)
+        return replace(self, x=self.x[some], y=self.y[some], names=self.names[some])
+
     def name_of(self, client: int) -> str:
         """A client's name, or its number if clients have no names."""
         return self.names[client] if self.names else str(client)

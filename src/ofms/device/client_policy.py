@@ -37,6 +37,7 @@ def describe_policy(policy: Policy, trust: Trust = NO_TRUST) -> dict[str, Any]:
             "remembers": policy.remembers,
             "pooling": policy.pooling,
             "own_model": policy.own_model,
+            "offset_memories": list(policy.offset_memories),
         }
         same = read_policy(values, trust).client == policy.client
     except (TypeError, ValueError, msgspec.ValidationError) as error:
@@ -62,6 +63,7 @@ def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPol
         remembers=given.remembers,
         pooling=given.pooling,
         own_model=given.own_model,
+        offset_memories=given.offset_memories,
     )
 
 

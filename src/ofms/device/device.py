@@ -239,8 +239,12 @@ class Device:
     def receive(self, content: bytes) -> None:
         """Process a message of the server: the welcome, then a grant for each exchange."""
         self._messenger.receive(content)
-        self._messenger.settle()
+        self.settle()
         self.notify()
+
+    def settle(self) -> None:
+        """Give memory that a message needed back to the system."""
+        self._messenger.settle()
 
     def collect(self, *, now: bool = False) -> bytes | None:
         """The message for the server: the first request, or the report of an exchange with the next request.

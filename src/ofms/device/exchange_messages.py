@@ -129,6 +129,7 @@ def write_request(
         "client": membership.client,
         "exchange": exchange,
         "changed": str(membership.changed),
+        "program": memory.program,
         "opening": memory.opening,
         "held_bytes": held_models.bytes_of(held_models),
         "versions": {str(model): memory.versions[model] for model in deltas},

@@ -10,7 +10,7 @@ import numpy as np
 from ofms.compute.losses import softmax, without_overflow
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Plan
-from ofms.core.pooling import LARGEST, Pooling, poolable
+from ofms.core.pooling import LARGEST, LEAST_PROBABILITY, Pooling, poolable
 from ofms.core.schedule import past_window
 from ofms.core.selection_loss import MOST_LOSS, selection_loss
 from ofms.core.typing import AnyArray, Flags, Floats
@@ -26,8 +26,12 @@ _BATCH = 256
 _MOST_SCORE = 1e280
 
 
-def answer(outputs: Mapping[int, AnyArray], prediction_weights: Floats, task: str, pooling: Pooling) -> float | int:
-    """Combine the outputs of the predicting models: the mean value, or the class of the mean (log-)probabilities."""
+def answer(outputs: Mapping[int, AnyArray], plan: Plan, task: str, pooling: Pooling) -> float | int:
+    """Combine the outputs of the predicting models: the mean value, or the class of the mean (log-)probabilities.
+
+    The plan's offset is added to the mean.
+    """
+    prediction_weights, offset = plan.prediction_weights[0], None if plan.offset is None else plan.offset[0]
     if task == "regression":
         # Without models that overflow, where others predict too.
         sound = {model: output for model, output in outputs.items() if abs(float(output[0])) < LARGEST}
@@ -36,12 +40,17 @@ def answer(outputs: Mapping[int, AnyArray], prediction_weights: Floats, task: st
             outputs = sound
         elif not sound:
             return LARGEST
-        return float(sum(prediction_weights[model] * float(output[0]) for model, output in outputs.items()))
-    if len(outputs) == 1:
+        value = sum(prediction_weights[model] * float(output[0]) for model, output in outputs.items())
+        return float(value if offset is None else value + offset[0])
+    if len(outputs) == 1 and offset is None:
         return int(next(iter(outputs.values())).argmax())
     mixable = poolable if pooling == "log" else softmax
-    mixed = sum(prediction_weights[model] * mixable(output.astype(np.float64)) for model, output in outputs.items())
-    return int(np.asarray(mixed).argmax())
+    mixed = np.asarray(
+        sum(prediction_weights[model] * mixable(output.astype(np.float64)) for model, output in outputs.items())
+    )
+    if offset is not None:
+        mixed = (mixed if pooling == "log" else np.log(np.maximum(mixed, LEAST_PROBABILITY))) + offset
+    return int(mixed.argmax())
 
 
 def past_samples(membership: Membership, memory: Memory) -> list[Sample]:
@@ -94,9 +103,8 @@ def losses_of(membership: Membership, outputs: Mapping[int, AnyArray], y: float 
 def score_of(membership: Membership, plan: Plan, outputs: Mapping[int, AnyArray], y: float | int) -> float:
     """The score of the prediction for an input, once its label is known: whether the class is right, or the squared
     error."""
-    weights = plan.prediction_weights[0]
-    predicting = {model: outputs[model] for model in np.flatnonzero(weights).tolist()}
-    value = answer(predicting, weights, membership.task, membership.policy.pooling)
+    predicting = {model: outputs[model] for model in np.flatnonzero(plan.prediction_weights[0]).tolist()}
+    value = answer(predicting, plan, membership.task, membership.policy.pooling)
     if membership.task == "classification":
         return float(value == y)
     error = value - y
@@ -115,7 +123,7 @@ def learn(
     memory.score += score_of(membership, plan, outputs, y)
     if policy.remembers:
         sample = _sample(len(membership.catalogue), waiting.exchange, outputs, y)
-        memory.state = membership.session.remember(memory.state, sample)
+        memory.state = membership.session.remember(memory.state, plan, sample)
     if memory.open and waiting.exchange == memory.exchange:
         memory.losses += np.where(policy.observed(plan)[0], losses[0], 0.0)
         memory.labelled += 1

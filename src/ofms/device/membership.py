@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class Membership:
         The models in use; the catalogue has all slots.
     changed, anew
         The numbers of the last event that concerns the device, and of the last one after which policies start anew.
+    renewed
+        By slot, the number of the last event in which its model went back to an earlier version.
     """
 
     deployment: str
@@ -46,6 +48,7 @@ class Membership:
     slots: Slots = ALL_MODELS
     changed: int = 0
     anew: int = 0
+    renewed: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def member(self) -> tuple[str, int]:
@@ -129,8 +132,17 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST, bac
         slots=Slots.of(len(names), _places(values.places, len(names))),
         changed=int(values.changed),
         anew=values.anew,
+        renewed=_renewed(values.renewed, len(names)),
         compute=compute,
     )
+
+
+def _renewed(renewed: Mapping[str, int], count: int) -> dict[int, int]:
+    """Numbers of events by slot."""
+    for slot in renewed:
+        if not slot.isdecimal() or int(slot[:10]) >= count:
+            raise InvalidInput("message", f"renewed model {slot[:40]}", f"the dictionary has {count} models")
+    return {int(slot): number for slot, number in renewed.items()}
 
 
 def _places(places: list[int] | None, count: int) -> Integers:

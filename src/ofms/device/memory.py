@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +73,8 @@ class Memory:
         The message to be sent to the server, and the exchange that it requests.
     welcome
         The encoded welcome of the fleet.
+    program
+        A random name of the running program, by which a server notices two of them with one key; not stored.
     """
 
     state: Any = None
@@ -95,6 +98,7 @@ class Memory:
     outgoing: bytes | None = None
     requested_exchange: int = -1
     welcome: bytes | None = None
+    program: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def forget_plans(self) -> None:
         """Drop plans that no waiting input needs."""
@@ -107,7 +111,9 @@ class Memory:
         before_arrays, before_values = ({}, None) if self.before is None else flatten(self.before, "before.")
         arrays |= before_arrays
         for exchange, plan in self.plans.items():
-            arrays |= {f"plan.{exchange}.{name}": getattr(plan, name) for name in Plan.__dataclass_fields__}
+            arrays |= {f"plan.{exchange}.{name}": getattr(plan, name) for name in Plan.by_model}
+            if plan.offset is not None:
+                arrays[f"plan.{exchange}.offset"] = plan.offset
         waiting = {}
         for number, each in self.waiting.items():
             arrays[f"waiting.{number}"] = each.x
@@ -164,8 +170,9 @@ class Memory:
             shape=None if values.get("shape") is None else tuple(int(size) for size in values["shape"]),
         )
         if template is not None:
-            # Snapshots before 0.3.0 have no recent samples: their policies remember none.
+            # Snapshots before 0.3.0 have neither recent samples nor offsets: their policies have none.
             nothing, _ = flatten(template.recent, "state.recent.")
+            nothing |= flatten(template.offsets, "state.offsets.")[0]
             memory.state = unflatten(template, nothing | dict(arrays), dict(values["state"]), "state.")
             if values.get("before") is not None:
                 memory.before = unflatten(Before(template.policy), dict(arrays), dict(values["before"]), "before.")

@@ -65,7 +65,10 @@ def _require_input(x: AnyArray, memory: Memory) -> None:
 
 
 def _require_plan(plan: Plan, models: int) -> None:
-    for name in ("held", "prediction_weights", "inclusion", "update_weight"):
+    offset = plan.offset
+    if offset is not None and (offset.ndim != 2 or offset.dtype.kind != "f" or not np.isfinite(offset).all()):
+        raise ValueError("plan offset")
+    for name in Plan.by_model:
         array = getattr(plan, name)
         if array.shape != (1, models) or array.dtype.kind != ("b" if name == "held" else "f"):
             raise ValueError(f"plan {name}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -61,7 +62,7 @@ class DeviceState:
         past = past_samples(held_models.membership, memory)
         outputs = {model: held_models.outputs(model, x[None], past)[0] for model in self._predicting[1]}
         membership = held_models.membership
-        return answer(outputs, plan.prediction_weights[0], membership.task, membership.policy.pooling), outputs
+        return answer(outputs, plan, membership.task, membership.policy.pooling), outputs
 
     def add_waiting(self, number: int, waiting: Waiting, *, most: int, longest: float) -> None:
         """Store an input until its label arrives; drop the oldest beyond `most`, or `longest` seconds older than it."""
@@ -83,6 +84,7 @@ class DeviceState:
             losses=np.zeros(len(membership.catalogue)),
             next_id=before.next_id,
             dropped=before.dropped + len(before.waiting),
+            program=before.program,
         )
         write_request(held_models, memory, exchange)
         # Only now: a policy that cannot request anything leaves the device as it was.
@@ -100,9 +102,12 @@ class DeviceState:
             memory.state = replace(memory.state, policy=memory.before.policy)
         memory.open, catalogue, anew = False, membership.catalogue, membership.anew > before.changed
         budgets = np.array([membership.budget], dtype=np.int64)
-        memory.state = membership.session.adapt(memory.state, before.session, catalogue, budgets, anew=anew)
+        renewed = [slot for slot, number in membership.renewed.items() if number > before.changed]
+        memory.state = membership.session.adapt(
+            memory.state, before.session, catalogue, budgets, anew=anew, renewed=renewed
+        )
         memory.plans = {
-            number: Plan(*(padded(getattr(plan, each.name), len(catalogue), 1, 0) for each in fields(Plan)))
+            number: plan.for_models(partial(padded, count=len(catalogue), axis=1, fill=0))
             for number, plan in memory.plans.items()
         }
         memory.losses = np.zeros(len(catalogue))
@@ -178,7 +183,7 @@ class DeviceState:
         samples = Samples.of(self.memory.exchange, np.concatenate([outputs, unknown], axis=1), none)
         session, memory = held_models.membership.session, self.memory
         compared = session.compare(memory.state, memory.plans[memory.exchange], samples)
-        memory.state = session.remember(memory.state, samples)
+        memory.state = session.remember(memory.state, memory.plans[memory.exchange], samples)
         return compared
 
     def begin_report(self, held_models: HeldModels) -> TuningTask:

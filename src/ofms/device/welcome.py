@@ -41,6 +41,7 @@ class WelcomedPolicy(msgspec.Struct):
     remembers: _Number = 0
     pooling: Pooling = "mean"
     own_model: _Number | None = None
+    offset_memories: tuple[Annotated[float, msgspec.Meta(gt=0, le=1)], ...] = ()
 
 
 class Welcome(msgspec.Struct):
@@ -61,6 +62,7 @@ class Welcome(msgspec.Struct):
     places: list[_Number] | None = None
     changed: Annotated[str, msgspec.Meta(pattern="^[0-9]{1,15}$")] = "0"
     anew: _Number = 0
+    renewed: dict[str, _Number] = {}
     since: _Number = 0
     start: _Number = 0
 

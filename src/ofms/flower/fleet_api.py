@@ -1,93 +1,44 @@
-"""Flower's private modules that a node in a device's own program needs; nothing else imports them.
-
-The package checks Flower's version before they are imported. Flower's own loop (`flwr.supernode`) is not used: it ends
-the process, or interrupts its main thread, when a connection fails.
-"""
+"""A node's requests to Flower's SuperLink, through Flower's own connection code, and a server app's for replies."""
 
 from __future__ import annotations
 
 import ssl
 from base64 import b64encode
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
-from flwr.proto.message_pb2 import Message as ProtoMessage
-from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.date import now
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ofms.core.errors import InvalidInput
+from ofms.flower.objects import Transfer, decode_record
+from ofms.flower.private import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    ActivateNodeRequest,
+    ConfirmMessageReceivedRequest,
+    DeactivateNodeRequest,
+    FleetHttpClient,
+    Message,
+    Node,
+    PullAppMessagesRequest,
+    PullMessagesRequest,
+    PullObjectRequest,
+    PushMessagesRequest,
+    PushObjectRequest,
+    SendNodeHeartbeatRequest,
+    now,
+    public_key_to_bytes,
+    sign_message,
+)
 
 _TIMEOUT_SECONDS, _LAST_TIMEOUT_SECONDS, _KEEP_ALIVE_SECONDS = 30.0, 5.0, 60.0
 
 
 class Gone(Exception):
     """A message or reply can no longer be completed."""
-
-
-@dataclass(eq=False)
-class Transfer:
-    """A message without its content, and the tree of the objects that are its content.
-
-    Attributes
-    ----------
-    contents, session
-        Of a reply: the objects to be pushed by their ids, and the session in which the SuperLink expects them.
-    """
-
-    message: bytes
-    tree: ObjectTree
-    contents: dict[str, bytes] = field(default_factory=dict)
-    session: str | None = None
-
-    @property
-    def metadata(self) -> Any:
-        """Run, sender and type of the message, as the SuperLink checked them."""
-        return ProtoMessage.FromString(self.message).metadata
-
-    @property
-    def error(self) -> str | None:
-        """Why there is no content."""
-        message = ProtoMessage.FromString(self.message)
-        return str(message.error.reason) if message.HasField("error") else None
-
-    @property
-    def record(self) -> str:
-        """The id of the one record; a message with other objects is rejected before any of them is transferred."""
-        dictionaries = self.tree.children
-        records = dictionaries[0].children if len(dictionaries) == 1 else []
-        if len(records) != 1 or records[0].children:
-            raise InvalidInput("message", "of other objects", "a message is one record")
-        return str(records[0].object_id)
 
 
 class FleetApi:
@@ -127,7 +78,7 @@ class FleetApi:
             return None
         return Transfer(response.messages_list[0].SerializeToString(), response.message_object_trees[0])
 
-    def pull_record(self, transfer: Transfer) -> ConfigRecord | None:
+    def pull_record(self, transfer: Transfer) -> dict[str, Any] | None:
         """The one record of a message, or None while the server is uploading it."""
         return _pull_record(partial(_unless_gone, self._client.PullObject), self._node, transfer)
 
@@ -140,7 +91,7 @@ class FleetApi:
         if reply.session is None:
             request = PushMessagesRequest(
                 node=self._node,
-                messages_list=[ProtoMessage.FromString(reply.message)],
+                messages_list=[Message.FromString(reply.message)],
                 message_object_trees=[reply.tree],
                 clientapp_runtime_list=[0.0],
             )
@@ -171,7 +122,7 @@ def replies_to(grid: Any, messages: Iterable[str]) -> dict[str, Transfer]:
     return {each.metadata.reply_to_message_id: Transfer(each.SerializeToString(), tree) for each, tree in pairs}
 
 
-def pull_reply(grid: Any, reply: Transfer, largest: int) -> ConfigRecord | None:
+def pull_reply(grid: Any, reply: Transfer, largest: int) -> dict[str, Any] | None:
     """For a server app: the one record of a reply, or None while the node is uploading it."""
     client, complete = grid._runtime_client, True
     _bound_responses(client, largest)
@@ -182,16 +133,6 @@ def pull_reply(grid: Any, reply: Transfer, largest: int) -> ConfigRecord | None:
     finally:
         if complete:
             client.ConfirmMessageReceived(_confirmation(grid.node, reply))
-
-
-def make_reply(received: bytes, content: RecordDict) -> Transfer:
-    """A reply to a message that was received."""
-    reply = Message(content, reply_to=message_from_proto(ProtoMessage.FromString(received)))
-    with no_object_id_recompute():
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        contents = {name: each.deflate() for name, each in get_all_nested_objects(reply).items()}
-        tree = get_object_tree(reply)
-    return Transfer(message_to_proto(remove_content_from_message(reply)).SerializeToString(), tree, contents)
 
 
 class _Signing:
@@ -222,17 +163,14 @@ def _bound_responses(client: Any, largest: int) -> None:
     client._client.headers["accept-encoding"] = "identity"
 
 
-def _pull_record(pull: Callable[[PullObjectRequest], Any], node: Node, transfer: Transfer) -> ConfigRecord | None:
+def _pull_record(pull: Callable[[PullObjectRequest], Any], node: Node, transfer: Transfer) -> dict[str, Any] | None:
     run, name = transfer.metadata.run_id, transfer.record
     response = pull(PullObjectRequest(node=node, run_id=run, object_id=name))
     if not response.object_found:
         raise Gone("the SuperLink has forgotten it")
     if not response.object_available:
         return None
-    try:
-        return ConfigRecord.inflate(response.object_content)
-    except Exception as error:
-        raise InvalidInput("message", type(error).__name__, "it is not a record of Flower") from None
+    return decode_record(response.object_content)
 
 
 def _confirmation(node: Node, transfer: Transfer) -> ConfirmMessageReceivedRequest:

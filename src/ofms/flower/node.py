@@ -14,21 +14,21 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import ConfigRecord
 
 from ofms.coordinator.files import AUTHORITY, DEVICE_KEY, read_device
 from ofms.core.errors import InvalidInput
 from ofms.device.mailbox import Mailbox
 from ofms.flower.asked import read_asked
-from ofms.flower.fleet_api import FleetApi, Gone, Transfer, make_reply
+from ofms.flower.fleet_api import FleetApi, Gone
 from ofms.flower.node_file import NodeFile, Question
+from ofms.flower.objects import Transfer, make_reply
+from ofms.flower.opaque import read_record
 from ofms.flower.polling import Polling
-from ofms.flower.records import read_record, to_record
 from ofms.flower.sizes import largest_message
 from ofms.storage.envelope import Envelope, encode
 
@@ -72,6 +72,7 @@ class Node:
         self._arrived: _Arrived | None = None
         self._refusal: Transfer | None = None
         self._reply: Transfer | None = None
+        self._busy = False
         self._until = 0.0
         self._polling = Polling()
         self._next_poll = 0.0
@@ -133,6 +134,10 @@ class Node:
                 self._pull()
         self._process()
         self._answer()
+        if self._busy:
+            # What was sent or received is no longer in memory.
+            self._busy = False
+            self._device.settle()
         seconds = max(0.0, self._next_poll - time.monotonic())
         self._device.wait_for(lambda: self._stopping.is_set() or self._device.wants_exchange, seconds)
 
@@ -166,7 +171,7 @@ class Node:
         else:
             self._arrived = _Arrived(transfer, content, Question(transfer.message, asked, wait))
 
-    def _wait_for_record(self, transfer: Transfer) -> ConfigRecord:
+    def _wait_for_record(self, transfer: Transfer) -> dict[str, Any]:
         """Pull the content of a message, which the server may still be uploading."""
         until = time.monotonic() + _MOST_UPLOAD_SECONDS
         while (record := self._api.pull_record(transfer)) is None:
@@ -178,7 +183,7 @@ class Node:
         """Pass a message to the device, then remember the question, then confirm it."""
         if self._arrived is None:
             return
-        arrived = self._arrived
+        arrived, self._busy = self._arrived, True
         try:
             self._device.receive(arrived.content)
         except OSError:
@@ -197,7 +202,7 @@ class Node:
     def _refuse(self, message: bytes, error: Exception) -> None:
         _log.warning("message rejected: %s", error)
         reason = str(error) if isinstance(error, InvalidInput) else repr(error)
-        self._refusal = make_reply(message, to_record(encode(Envelope("refusal", {"reason": reason}))))
+        self._refusal = make_reply(message, encode(Envelope("refusal", {"reason": reason})))
 
     def _answer(self) -> None:
         """Push the answer to the last message, as soon as the device has one."""
@@ -215,10 +220,10 @@ class Node:
                 content = encode(Envelope("nothing"))
             if content is None:
                 return
-            self._reply = make_reply(question.message, to_record(content))
+            self._reply = make_reply(question.message, content)
         self._push(self._reply)
         self._file.keep(question=None)
-        self._reply = None
+        self._reply, self._busy = None, True
         self._schedule(self._polling.after_answer())
 
     def _push(self, reply: Transfer) -> None:

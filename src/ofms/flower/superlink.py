@@ -15,11 +15,13 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import uvicorn.config
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from flwr.supercore.routers.runtime.tracing import RuntimeTracingMiddleware
 from flwr.superlink import extensions
 from flwr.superlink.cli.flower_superlink import flower_superlink
@@ -36,6 +38,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 
 from ofms.coordinator.events import log_event
+from ofms.coordinator.roster import read_roster
 from ofms.flower.local_users import is_own_connection
 
 _FLEET, _RUNTIME = "/v1/fleet/", "/v1/runtime/"
@@ -44,6 +47,7 @@ _REPEAT_SECONDS = 60.0
 _MOST_LOGGED = 10_000
 _LARGEST_CALL = 2**20
 _KEEP_ALIVE_SECONDS = 75
+_KEY_HEADER = FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode()
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -63,6 +67,21 @@ def log_refusal(who: str, why: str) -> None:
         _logged_at[line] = now
         if events := os.environ.get("OFMS_EVENTS"):
             log_event(Path(events), line, logging.WARNING)
+
+
+def _rejected_node(address: str, headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
+    """Who was rejected, by the device whose key it names, and why."""
+    try:
+        (named,) = (value for name, value in headers if name.lower() == _KEY_HEADER)
+        key = b64decode(named, validate=True).strip()
+        roster = read_roster(Path(os.environ["OFMS_EVENTS"]).parent)
+        device = roster.devices[roster.public_keys()[key]]
+    except (KeyError, ValueError, OSError):
+        return f"a node at {address}", "it is not registered"
+    who = f"a node at {address} with the key of {device.name}"
+    if device.revoked:
+        return who, "it is revoked"
+    return who, "another one is connected with this key, or its previous connection has not expired"
 
 
 class Gate:
@@ -95,7 +114,7 @@ class Gate:
 
         async def watched(event: Any) -> None:
             if path == "/v1/fleet/activate-node" and event["type"] == "http.response.start" and event["status"] >= 400:
-                log_refusal(f"a node at {who}", "it is not registered, or its previous connection has not expired")
+                log_refusal(*_rejected_node(who, scope["headers"]))
             await send(event)
 
         await self.app(scope, receive, watched)

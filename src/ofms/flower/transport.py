@@ -10,8 +10,10 @@ from flwr.serverapp import Grid
 from ofms.coordinator.transport import Kind, Reply
 from ofms.core.errors import InvalidInput
 from ofms.flower.asked import EXCHANGE, JOIN
-from ofms.flower.fleet_api import Gone, Transfer, pull_reply, replies_to
-from ofms.flower.records import read_record, to_record
+from ofms.flower.fleet_api import Gone, pull_reply, replies_to
+from ofms.flower.objects import Transfer
+from ofms.flower.opaque import read_record
+from ofms.flower.records import to_record
 
 _MESSAGE_TYPES: dict[Kind, str] = {"join": JOIN, "exchange": EXCHANGE}
 

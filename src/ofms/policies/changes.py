@@ -6,6 +6,7 @@ the order in which they came.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -116,25 +117,27 @@ class Slots:
         return recent if self.places is None else replace(recent, outputs=recent.outputs[:, :, self.places])
 
     def narrow_plan(self, plan: Plan) -> Plan:
-        if self.places is None:
-            return plan
-        return Plan(*(self.narrow(getattr(plan, name)) for name in Plan.__dataclass_fields__))
+        return plan if self.places is None else plan.for_models(self.narrow)
 
     def widen_plan(self, plan: Plan) -> Plan:
-        if self.places is None:
-            return plan
-        return Plan(*(self.widen(getattr(plan, name)) for name in Plan.__dataclass_fields__))
+        return plan if self.places is None else plan.for_models(self.widen)
 
 
 ALL_MODELS = Slots()
 
 
-def change_between(before: Slots, after: Slots, catalogue: Catalogue, budgets: Integers) -> Change:
-    """The change between the models in use before and after; `catalogue` has all slots."""
+def change_between(
+    before: Slots, after: Slots, catalogue: Catalogue, budgets: Integers, renewed: Collection[int] = ()
+) -> Change:
+    """The change between the models in use before and after; `catalogue` has all slots.
+
+    Those in `renewed` slots went back to earlier versions: to a policy, they are new.
+    """
     after = after.within(len(catalogue))
-    place = {slot: index for index, slot in enumerate(before.used.tolist())}
+    place = {slot: index for index, slot in enumerate(before.used.tolist()) if slot not in renewed}
     kept = np.array([place.get(slot, -1) for slot in after.used.tolist()])
-    return Change(after.catalogue(catalogue), budgets, kept, np.array_equal(before.used, after.used))
+    same = np.array_equal(before.used, after.used) and bool((kept >= 0).all())
+    return Change(after.catalogue(catalogue), budgets, kept, same)
 
 
 def padded(values: AnyArray, count: int, axis: int, fill: float) -> AnyArray:

@@ -12,18 +12,26 @@ import numpy as np
 from ofms.core.pooling import pool_loss, poolable
 from ofms.core.typing import Flags, Floats
 from ofms.policies.observations import Recent, Samples
+from ofms.policies.offsets import Offsets, learn
 
 _STANDARD_ERRORS = 2.0
 _ROUNDING = 1e-5
 
 
 def loss_by_tuning(
-    recent: Recent, samples: Samples, weights: Floats, exchanges: tuple[int, int], remembers: int
+    recent: Recent,
+    samples: Samples,
+    weights: Floats,
+    exchanges: tuple[int, int],
+    remembers: int,
+    memories: tuple[float, ...] = (),
 ) -> Floats:
-    """[N, K] by how much fine-tuning a model made a client's pool worse, on average over its remembered samples.
+    """[N, K] by how much fine-tuning made a client's pool worse, divided among its models by their weights.
 
-    The pool's squared or classification error minus that with one model in its first version. On each sample, the pool
-    is that of the models whose outputs are known in both versions; the result is 0 for a model that is not in it.
+    With e the mean squared or classification error of the pool over the remembered samples, and e' that of the pool of
+    the same models in their first versions, it is (e - e')/(e + e'), from -1 to 1: all clients count alike, whatever
+    their errors are. On each sample, the pool is that of the models whose outputs are known in both versions. If
+    predictions have offsets, each of the two pools has the offsets that are learnt from it on these samples.
 
     Parameters
     ----------
@@ -36,6 +44,8 @@ def loss_by_tuning(
         before the last one may have been given up in it.
     remembers
         The number of samples that a client remembers, those of the current exchange included.
+    memories
+        The discounts γ with which clients learn offsets; none for no offset.
     """
     between = (exchanges[0] < recent.exchange) & (recent.exchange < exchanges[1])
     new = samples.targets.shape[1]
@@ -54,6 +64,7 @@ def loss_by_tuning(
             np.where(known[client, ..., None], tuned[client], 0.0).astype(np.float64),
             np.where(known[client], weights[client], 0.0),
             recent.targets[client, last],
+            np.array(memories),
         )
     return found
 
@@ -74,32 +85,51 @@ def clearly_worse(losses: Floats) -> Flags:
     return worse
 
 
-def better(losses: Floats) -> Flags:
-    """[K] whether fine-tuning made models better, if it made those of the fleet better by a standard error.
+def gains_by_tuning(losses: Floats) -> Floats:
+    """[K] by which share fine-tuning reduced the clients' errors; 0 for models that it did not improve.
 
-    >>> better(np.array([[0.1, -0.4, 0.0], [0.1, 0.1, 0.0]])).tolist()
-    [False, False, False]
-    >>> better(np.array([[0.1, -0.4, 0.0]] * 5)).tolist()
-    [False, True, False]
+    It counts if the errors of the fleet fell by a standard error.
+
+    >>> gains_by_tuning(np.array([[0.1, -0.2, 0.0], [0.1, 0.1, 0.0]])).tolist()
+    [0.0, 0.0, 0.0]
+    >>> gains_by_tuning(np.array([[0.1, -0.2, 0.0]] * 5)).round(6).tolist()
+    [0.0, 0.2, 0.0]
     """
     totals, of_clients = np.nansum(losses, axis=0), np.nansum(losses, axis=1)
     clear = of_clients.sum() < -np.sqrt(np.square(of_clients).sum())
-    improved: Flags = (totals < 0) & clear
-    return improved
+    # Changes are relative to the sum of both errors.
+    share = -2 * float(of_clients.mean()) if clear else 0.0
+    return np.where(totals < 0, share, 0.0)
 
 
-def _of_client(first: Floats, tuned: Floats, weights: Floats, targets: Floats) -> Floats:
+def _of_client(first: Floats, tuned: Floats, weights: Floats, targets: Floats, memories: Floats) -> Floats:
     """[K] from [R, K, C] outputs, [R, K] weights and [R] targets of one client."""
     totals = weights.sum(axis=1, keepdims=True)
     shares = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)[..., None]
     pools = (shares * tuned).sum(axis=1)
-    replaced = pools[:, None] + shares * (first - tuned)
-    losses = _errors(pools, targets)
-    changes = losses[:, None] - _errors(replaced, np.broadcast_to(targets[:, None], weights.shape))
-    counts = (weights > 0).sum(axis=0)
-    means: Floats = np.where(weights > 0, changes, 0.0).sum(axis=0) / np.maximum(counts, 1)
+    versions = np.stack([pools, (shares * first).sum(axis=1)], axis=1)
+    known = totals[:, 0] > 0
+    if memories.size:
+        versions = _with_offsets(versions, targets, known, memories)
+    errors = _errors(versions, np.broadcast_to(targets[:, None], versions.shape[:2]))[known]
+    tuned_error, first_error = errors.mean(axis=0).tolist()
     # A model that went back and did not move since differs from its first version by rounding alone.
-    return np.where(np.abs(means) > _ROUNDING * float(losses.mean()), means, 0.0)
+    if abs(tuned_error - first_error) <= _ROUNDING * tuned_error:
+        return np.zeros(weights.shape[1])
+    change: Floats = shares[known, :, 0].mean(axis=0) * (tuned_error - first_error) / (tuned_error + first_error)
+    return change
+
+
+def _with_offsets(pools: Floats, targets: Floats, known: Flags, memories: Floats) -> Floats:
+    """[R, V, C] the pools of V versions with the offsets that are learnt from each on the samples before."""
+    offsets, shifted = Offsets.none(pools.shape[1], memories.size), pools.copy()
+    for place in np.flatnonzero(known).tolist():
+        mean = offsets.mean
+        if mean is not None:
+            shifted[place] += mean
+        target = np.full((pools.shape[1], 1), targets[place])
+        offsets = learn(offsets, pools[place][:, None], target, memories)
+    return shifted
 
 
 def _errors(pools: Floats, targets: Floats) -> Floats:

@@ -10,6 +10,7 @@ from ofms.core.typing import Floats
 
 # NumPy is slow where exponentials underflow.
 _LEAST_EXPONENT = -700.0
+_SMALL = 1e-280
 
 
 def mixed(above: Floats, least: Floats, rates: Floats, out: Floats | None = None) -> Floats:
@@ -27,16 +28,18 @@ def mixed(above: Floats, least: Floats, rates: Floats, out: Floats | None = None
 def softmax(above: Floats, rates: Floats, out: Floats | None = None) -> Floats:
     """[..., K, N] the weights exp(-η S), normalised, for sums up to a constant, of which the least is 0."""
     values = _exponentials(above, rates, out)
-    # What would underflow is 0, however the machine rounds the least exponential.
-    values -= 2 * math.exp(_LEAST_EXPONENT)
-    np.maximum(values, 0.0, out=values)
+    # What would underflow is 0, however the machine rounds the least exponential; larger ones absorb the difference.
+    if values.min(initial=1.0) < _SMALL:
+        values -= 2 * math.exp(_LEAST_EXPONENT)
+        np.maximum(values, 0.0, out=values)
     values /= values.sum(axis=-2)[..., None, :]
     return values
 
 
 def _exponentials(above: Floats, rates: Floats, out: Floats | None) -> Floats:
     values = np.empty_like(above) if out is None else out
-    if not above.any():
+    # The first client's sums are a cheap first test.
+    if not above[..., :1].any() and not above.any():
         values.fill(1.0)
         return values
     np.multiply(above, -rates[..., None, :], out=values)

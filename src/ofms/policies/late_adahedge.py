@@ -161,7 +161,8 @@ def _replay(
     count, models, clients = losses.shape
     members, together = memories.size, max(1, _AT_ONCE // clients)
     sums, added = np.empty((count + 1, models, clients)), losses * counts[:, None]
-    final, above = np.empty((2, members, models, clients))
+    above = np.empty((members, models, clients))
+    final = np.empty_like(above) if place is not None else above
     incurred, change = np.empty((2, count, members, clients))
     rates, factor = rounds.rates.transpose(1, 2, 0), np.where(counts[:, None], memories[:, None], 1.0)
     # Member by member, and a few rounds at once: their arrays fit the cache.

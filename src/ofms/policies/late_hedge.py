@@ -76,6 +76,11 @@ class Client:
         )
 
     @property
+    def offset_memories(self) -> tuple[float, ...]:
+        """γ of the offsets, which are learnt sample by sample."""
+        return tuple(1.0 if length == 0 else 1 - 1 / length for length in self.settings.memories)
+
+    @property
     def exchanges(self) -> int:
         """How many exchanges a client keeps the samples of."""
         return max(2, self.settings.window // self.interval)
@@ -196,6 +201,7 @@ def build(settings: LateHedge, fleet: Fleet) -> Policy:
         loss_bound="raw",
         remembers=client.exchanges * client.interval,
         pooling="log",
+        offset_memories=client.offset_memories if settings.offset else (),
         expected_weights=lambda client, server: client.weights,
         not_covered="late hedging's bound depends on the losses of the run",
     )

@@ -27,6 +27,9 @@ class LateHedge:
     predict: Annotated[
         Literal["pool", "one"], Doc("Predict with the pool of held models, or with one that is drawn from it.")
     ] = "pool"
+    offset: Annotated[
+        bool, Doc("Whether clients learn an offset and add it to their predictions.", "ŷ = Σ_k w_k φ_k + b")
+    ] = True
     thin: Annotated[bool, Doc("Whether draws are omitted where little weight is outside of memory.")] = True
     keep: Annotated[bool, Doc("Whether clients keep models that still fit.")] = True
     visit_every: Annotated[
@@ -36,8 +39,8 @@ class LateHedge:
         float,
         Range(0),
         Doc(
-            "c, the share by which a step aims to reduce the users' loss; an eighth of it until fine-tuning made "
-            "predictions better. 0 freezes the dictionary.",
+            "c: a step aims to reduce the users' loss by c times twice the share by which fine-tuning has reduced "
+            "errors so far, at least by c/8 and at most by c. 0 freezes the dictionary.",
             "c·ΣF/Σ⟨-g, d⟩/√t",
         ),
     ] = 1.0
@@ -53,5 +56,9 @@ class LateHedge:
         ),
     ] = 60
     objective: Annotated[
-        Objective, Doc("Fine-tune for each model's own loss or for that of the pool; auto: the pool for regression.")
-    ] = "auto"
+        Objective,
+        Doc(
+            "Fine-tune for each model's own loss or for that of the pool, without its offset; "
+            "auto: the pool for regression."
+        ),
+    ] = "own"

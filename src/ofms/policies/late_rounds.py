@@ -16,7 +16,7 @@ from ofms.policies.pool_memory import Held
 from ofms.policies.relative_losses import Draw, relative_losses
 
 # Pairs of client and round that are worked on at once.
-_AT_ONCE = 8000
+_AT_ONCE = 16000
 _OUTPUTS_AT_ONCE = 40000
 _ROUNDING = 1e-12
 
@@ -193,9 +193,11 @@ class Rounds:
 
     def _draws(self) -> tuple[AnyArray, ...]:
         """[K, R · N], [K, R · N], [R · N] and [R · N] the rounds' pooled weights, and how they were drawn."""
-        mixture, members = self.mixture.stacked(np.float64), self.members.stacked(np.float64)
-        by_model = (np.einsum("rjn,rkjn->rkn", mixture, members), self.certain.stacked(np.bool_))
-        weights, certain = (np.ascontiguousarray(part.swapaxes(0, 1)) for part in by_model)
+        clients, _, _, models = self.members.none.shape
+        weights = np.empty((models, len(self), clients))
+        for pooled, own, mixture in zip(weights.swapaxes(0, 1), self.members.parts, self.mixture.parts, strict=True):
+            np.einsum("jn,jkn->kn", mixture.T, own.transpose(1, 2, 0).astype(np.float64), out=pooled)
+        certain = np.stack([part.T for part in self.certain.parts], axis=1)
         flat = (weights, certain, self.outside.stacked(np.float64), self.thinning.stacked(np.float64))
         return tuple(part.reshape(*part.shape[:-2], -1) for part in flat)
 

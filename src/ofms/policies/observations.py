@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ofms.core.pooling import pool_loss, poolable
+from ofms.core.pooling import Pool, pool_loss, poolable
 from ofms.core.selection_loss import MOST_LOSS
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
-from ofms.policies.blocks import blocks
+from ofms.policies.blocks import for_each_block
 
 # Clients that are worked on at once.
 _AT_ONCE = 1000
@@ -67,6 +67,23 @@ class Recent:
             counts += unknown
         return counts.T
 
+    def pools(self, last: int, weights: Floats) -> Floats:
+        """[N, n, C] the pools of the last n samples with [N, K] prediction weights."""
+        clients, (samples, _, width) = weights.shape[0], self.outputs[0, -last:].shape
+        pools = np.empty((width, samples, clients)).T
+
+        def work(some: slice) -> None:
+            share, everybody = np.asfortranarray(weights[some]), slice(None)
+            pool = Pool((share.shape[0], samples, width))
+            for model in np.flatnonzero(share.any(axis=0)).tolist():
+                predicts = share[:, model] > 0
+                outputs = np.where(predicts[:, None, None], self.outputs[some, -last:, model], 0.0)
+                pool.add(everybody, share[:, model], outputs)
+            pools[some] = pool.value()
+
+        for_each_block(clients, _AT_ONCE, work)
+        return pools
+
     def mean_losses(self) -> Floats:
         """[N, K] the mean loss of each model by itself on the samples that it was evaluated on; 0 if there are none."""
         known = self.known
@@ -95,11 +112,14 @@ class Recent:
         # Clients come last in memory: NumPy is fastest along the last axis.
         whole = np.empty((*outputs.shape[:1:-1], old + added - dropped, clients), dtype=np.float32).T
         late = whole[:, whole.shape[1] - outputs.shape[1] :]
-        for some in blocks(clients, _AT_ONCE):
-            whole[some] = np.nan
+
+        def work(some: slice) -> None:
+            whole[some, max(0, old - dropped) :] = np.nan
             if old > dropped:
                 whole[some, : old - dropped] = self.outputs[some, dropped:]
             _put_new(late[some], outputs[some])
+
+        for_each_block(clients, _AT_ONCE, work)
         return Recent(
             whole,
             np.concatenate([self.targets, targets.astype(np.float64)], axis=1)[:, dropped:],

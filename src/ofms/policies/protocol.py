@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 from ofms.core.draws import ClientDraws, Draws
 from ofms.core.messages import Catalogue, Grants, Plan, Reports
 from ofms.core.pooling import Pooling
+from ofms.core.robust import SUM, Aggregation
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import LocalUpdate
@@ -64,9 +65,9 @@ class SummedUpdates:
         them by `Policy.momentum`, and the norm of the direction; 0 if there are no updates.
     parameters
         [K] the norm of the parameters that they update.
-    restored, improved
-        [K] the models that go back to their first versions in this exchange, and those that fine-tuning made better;
-        none except in a control exchange.
+    restored, gains
+        [K] the models that go back to their first versions in this exchange, and by which share fine-tuning reduced
+        the errors of the fleet, for the models that it made better; 0 except in a control exchange.
     awaited
         The number of further clients whose reports on the exchange may come later.
     """
@@ -76,7 +77,7 @@ class SummedUpdates:
     norms: Floats
     parameters: Floats
     restored: Flags
-    improved: Flags
+    gains: Floats
     awaited: int = 0
 
 
@@ -133,6 +134,9 @@ class ClientPolicy:
         A model of which every client has a copy of its own: it starts from the shared parameters when they are sent,
         is fine-tuned by `local` after every exchange with weight 1, predicts in place of the shared model, and is never
         uploaded (its update weight must be 0).
+    offset_memories
+        Discounts γ with which clients learn offsets that they add to their predictions (`ofms.policies.offsets`); none
+        for no offset. The policy must remember samples.
     """
 
     name: str = ""
@@ -145,6 +149,7 @@ class ClientPolicy:
     remembers: int = 0
     pooling: Pooling = "mean"
     own_model: int | None = None
+    offset_memories: tuple[float, ...] = ()
 
     def observed(self, plan: Plan) -> Flags:
         """[N, K] the models that a client evaluates when a label arrives."""
@@ -169,6 +174,8 @@ class Policy(ClientPolicy):
         one drawn model; only for measuring regret. Logarithmic pools always are.
     momentum
         The decay of the server's momentum: a model moves along its summed updates plus so much of the last direction.
+    aggregation
+        How the clients' updates become one. It is of the run or the fleet: a policy need not set it.
     bound
         [N] upper bound on each client's expected cumulative regret, or None; then `not_covered` says why.
     """
@@ -179,6 +186,7 @@ class Policy(ClientPolicy):
     uploaded: tuple[int, ...] | None = None
     mixes: bool = False
     momentum: float = 0.0
+    aggregation: Aggregation = SUM
     bound: Floats | None = None
     not_covered: str = "no theorem bounds its clients' regret"
 

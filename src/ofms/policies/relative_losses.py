@@ -56,8 +56,8 @@ def relative_losses(outputs: Floats, targets: AnyArray, draw: Draw, *, plain: bo
     given = np.ascontiguousarray(outputs.T)
     known, unknown = ~np.isnan(given[0]), given[0] * 0
     # NaN becomes 0: much faster than a choice by flags.
-    values = (np.fmax(given, 0) + np.fmin(given, 0)).astype(np.float64)
-    recorded = np.ascontiguousarray(draw.weights.T) * known
+    values = np.add(np.fmax(given, 0), np.fmin(given, 0), dtype=np.float64)
+    recorded = draw.weights.T * known
     total, weights = recorded.sum(axis=0), recorded
     nothing = total <= _NOTHING
     if nothing.any():
@@ -78,10 +78,11 @@ def relative_losses(outputs: Floats, targets: AnyArray, draw: Draw, *, plain: bo
 
 def _noise(values: Floats, recorded: Floats, draw: Draw) -> Floats:
     """[M] E[L(prediction)] - L(c) over the draw, bounded by the case of one draw for all of the others."""
-    inside = recorded * np.ascontiguousarray(draw.certain.T)
+    inside = recorded * draw.certain.T
     others = recorded - inside
-    drawn = (others.sum(axis=0) > _NOTHING) & (draw.outside > 0)
-    parts = (values, inside, others, draw.outside, draw.thinning)
+    rest = others.sum(axis=0)
+    drawn = (rest > _NOTHING) & (draw.outside > 0)
+    parts = (values, inside, others, rest, draw.outside, draw.thinning)
     if drawn.all():
         return _noise_of_draws(*parts)
     noise, some = np.zeros(drawn.size), np.flatnonzero(drawn)
@@ -92,8 +93,10 @@ def _noise(values: Floats, recorded: Floats, draw: Draw) -> Floats:
     return noise
 
 
-def _noise_of_draws(values: Floats, inside: Floats, others: Floats, outside: Floats, thinning: Floats) -> Floats:
-    mass, rest = inside.sum(axis=0), others.sum(axis=0)
+def _noise_of_draws(
+    values: Floats, inside: Floats, others: Floats, rest: Floats, outside: Floats, thinning: Floats
+) -> Floats:
+    mass = inside.sum(axis=0)
     certain, far = _pool(inside, values) / np.where(mass > 0, mass, 1.0), _pool(others, values) / rest
     rho = np.where(mass > 0, outside, 1.0)
     centre = (1 - rho) * certain + rho * far

@@ -71,6 +71,7 @@ def require_plan(policy: str, grants: Grants, plan: Plan) -> None:
     - Prediction weights are numbers from 0 on that sum to one, of held models only.
     - Inclusion probabilities lie in [0, 1], and above 0 for models that predict.
     - Update weights are finite numbers from 0 on, of held models, and of clients that upload.
+    - Offsets are finite.
     """
     exchange, shape, clients = grants.exchange, grants.held.shape, grants.client
     _require_array(policy, exchange, "the held set", plan.held, shape, "b")
@@ -81,6 +82,10 @@ def require_plan(policy: str, grants: Grants, plan: Plan) -> None:
     ):
         _require_array(policy, exchange, f"the plan's {name}", array, shape, "fiu")
     _require_weights(policy, exchange, clients, plan.prediction_weights, grants.held)
+    if plan.offset is not None:
+        _require_array(policy, exchange, "the plan's offset", plan.offset, (shape[0], plan.offset.shape[-1]), "f")
+        for row in np.flatnonzero(~np.isfinite(plan.offset).all(axis=1))[:1].tolist():
+            raise BrokenRule(policy, int(clients[row]), exchange, "the offset of its predictions is not finite")
     for rows in _blocks(shape):
         held, inclusion, update = grants.held[rows], plan.inclusion[rows], plan.update_weight[rows]
         predicting = plan.prediction_weights[rows] > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Grants, Reports, Requests
+from ofms.core.robust import moderate_votes, robust_losses
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.core.uplink import Groups, draw_group, upload_needs
 from ofms.policies.changes import ALL_MODELS, Adapting, Slots, change_between, padded
-from ofms.policies.controls import better, clearly_worse
+from ofms.policies.controls import clearly_worse, gains_by_tuning
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import copies_held, is_control
 from ofms.policies.protocol import LateLearner, Policy, SummedUpdates
@@ -44,15 +45,24 @@ class ServerSession:
         used, nothing = self.slots.catalogue(self.fleet.catalogue), np.zeros(len(self.fleet.catalogue), dtype=np.bool_)
         return ServerState(self.fleet.catalogue.version, 0, self.policy.server.start(used), nothing)
 
-    def adapt(self, state: ServerState, before: ServerSession, *, anew: bool = False) -> ServerState:
-        """The state under this session, from the `state` of the session `before`; `anew` if the policy forgets."""
+    def adapt(
+        self, state: ServerState, before: ServerSession, *, anew: bool = False, renewed: Collection[int] = ()
+    ) -> ServerState:
+        """The state under this session, from the `state` of the session `before`; `anew` if the policy forgets.
+
+        Models that went back in `renewed` slots have new versions, are not quarantined any more, and are new to it.
+        """
         half, catalogue = self.policy.server, self.fleet.catalogue
         own = half.start(self.slots.catalogue(catalogue))
         if not anew and isinstance(half, Adapting):
             earlier = before.slots.within(len(before.fleet.catalogue))
             nobody = np.zeros(0, dtype=np.int64)
-            own = half.adapt(state.policy, change_between(earlier, self.slots, catalogue, nobody))
+            change = change_between(earlier, self.slots, catalogue, nobody, renewed)
+            own = half.adapt(state.policy, change) if (change.kept >= 0).any() else own
         version, quarantined = (padded(each, len(catalogue), 0, 0) for each in (state.version, state.quarantined))
+        if renewed:
+            back = np.isin(np.arange(len(catalogue)), list(renewed))
+            version, quarantined = version + back, quarantined & ~back
         return replace(state, version=version, policy=own, quarantined=quarantined)
 
     def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
@@ -69,7 +79,7 @@ class ServerSession:
             exchange=requests.exchange,
             client=requests.client,
             held=held,
-            sent=held & (requests.holding != version),
+            sent=sent_models(held, requests.holding, version),
             prediction_weights=prediction_weights,
             uploads=np.zeros(requests.client.size, dtype=np.bool_) if groups is None else groups.uploads,
             groups=1 if groups is None else groups.count,
@@ -91,15 +101,16 @@ class ServerSession:
         are not finite, or their sum, are quarantined, and not moved. `awaited` clients may report later.
         """
         nothing, restored = np.zeros(len(self.fleet.catalogue)), self.restored(state, reports)
+        reports = self._moderate(reports)
         products, norms, parameters = sizes or (nothing, nothing, nothing)
         quarantined = state.quarantined | reports.lost() | ~np.isfinite(products + norms)
         if quarantined.any():
             reports = replace(reports, updated=reports.updated & ~quarantined)
             products, norms = np.where(quarantined, 0.0, products), np.where(quarantined, 0.0, norms)
-        improved = np.zeros_like(restored)
+        gains = np.zeros(restored.shape)
         if reports.losses is not None and is_control(self.policy.local, reports.exchange):
-            improved = better(reports.losses)
-        summed = SummedUpdates(state.clients, products, norms, parameters, restored, improved, awaited)
+            gains = gains_by_tuning(reports.losses)
+        summed = SummedUpdates(state.clients, products, norms, parameters, restored, gains, awaited)
         own, step = self.policy.server.learn(state.policy, self.slots.narrow_reports(reports), self._narrowed(summed))
         version = state.version + (reports.updated.any(axis=0) | restored)
         step = np.asarray(step, np.float64)
@@ -136,21 +147,29 @@ class ServerSession:
         Either fine-tuning made their users' predictions worse, or all updates of the exchange are not finite: then
         neither is the version that they update.
         """
+        reports = self._moderate(reports)
         tuned: Flags = state.version != self.fleet.catalogue.version
         lost = tuned & reports.lost() & ~state.quarantined
         if reports.losses is None or not is_control(self.policy.local, reports.exchange):
             return lost
         return lost | (tuned & clearly_worse(reports.losses))
 
+    def _moderate(self, reports: Reports) -> Reports:
+        """With robust aggregation, the reports with losses that a few clients cannot move far."""
+        aggregation, losses = self.policy.aggregation, reports.losses
+        if losses is None or not (aggregation.robust and self.policy.reports_use):
+            return reports
+        if is_control(self.policy.local, reports.exchange):
+            return replace(reports, losses=moderate_votes(losses))
+        return replace(reports, losses=robust_losses(losses, reports.updated, aggregation))
+
     def _narrowed(self, summed: SummedUpdates) -> SummedUpdates:
         """Of the models in use."""
         if self.slots.places is None:
             return summed
-        by_model = (summed.products, summed.norms, summed.parameters, summed.restored, summed.improved)
-        products, norms, parameters, restored, improved = map(self.slots.narrow, by_model)
-        return replace(
-            summed, products=products, norms=norms, parameters=parameters, restored=restored, improved=improved
-        )
+        by_model = (summed.products, summed.norms, summed.parameters, summed.restored, summed.gains)
+        products, norms, parameters, restored, gains = map(self.slots.narrow, by_model)
+        return SummedUpdates(summed.clients, products, norms, parameters, restored, gains, summed.awaited)
 
     def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
         """alg:6, steps 12 to 14; None if the policy does not fine-tune."""
@@ -162,3 +181,9 @@ class ServerSession:
         if self.policy.upload_groups is not None:
             bandwidth = -(-needs.size // self.policy.upload_groups) * int(needs.max())
         return draw_group(needs, bandwidth, draws.single(Purpose.GROUP))
+
+
+def sent_models(held: Flags, holding: Integers, version: Integers) -> Flags:
+    """[N, K] the held models that clients do not have in their current version."""
+    sent: Flags = held & (holding != version)
+    return sent

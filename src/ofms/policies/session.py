@@ -6,6 +6,7 @@ passed in and returned, so they can be saved, sent and compared.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +16,13 @@ from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Floats, Integers
+from ofms.policies import offsets as offsets_of
 from ofms.policies.changes import ALL_MODELS, Adapting, Slots, change_between, padded
 from ofms.policies.controls import loss_by_tuning
 from ofms.policies.fleet import Fleet, require_budgets
 from ofms.policies.local_updates import is_control, last_control, tuning_window_of
 from ofms.policies.observations import Observations, Recent, Samples
+from ofms.policies.offsets import Offsets
 from ofms.policies.protocol import ClientPolicy, Policy
 from ofms.policies.rules import require_plan, require_probabilities, require_requests
 from ofms.policies.server_session import ServerSession, ServerState
@@ -30,13 +33,14 @@ __all__ = ["ClientSession", "ClientState", "ServerSession", "ServerState", "expe
 @dataclass(frozen=True, eq=False)
 class ClientState:
     """[N] client numbers, [N, K] versions held (-1: not held), the current exchange, the last samples if the policy
-    remembers them, and the policy's own state, of the models in use alone."""
+    remembers them, the policy's own state, of the models in use alone, and the offsets of predictions."""
 
     client: Integers
     held_version: Integers
     exchange: int
     recent: Recent
     policy: Any
+    offsets: Offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,20 +57,38 @@ class ClientSession:
         require_budgets(used, budgets)
         shape = (clients.size, len(catalogue))
         nothing, recent = np.full(shape, -1), Recent.none(*shape)
-        return ClientState(clients, nothing, 0, recent, self.policy.client.start(used, budgets))
+        offsets = Offsets.none(clients.size, len(self.policy.offset_memories))
+        return ClientState(clients, nothing, 0, recent, self.policy.client.start(used, budgets), offsets)
 
     def adapt(
-        self, state: ClientState, before: ClientSession, catalogue: Catalogue, budgets: Integers, *, anew: bool = False
+        self,
+        state: ClientState,
+        before: ClientSession,
+        catalogue: Catalogue,
+        budgets: Integers,
+        *,
+        anew: bool = False,
+        renewed: Collection[int] = (),
     ) -> ClientState:
-        """The state under this session, of clients with the `state` of the session `before`; `anew` if they forget."""
+        """The state under this session, of clients with the `state` of the session `before`.
+
+        They forget everything if `anew`, and what they know of models that went back in `renewed` slots.
+        """
         half, held = self.policy.client, padded(state.held_version, len(catalogue), 1, -1)
-        change = change_between(before.slots.within(state.held_version.shape[1]), self.slots, catalogue, budgets)
+        earlier = before.slots.within(state.held_version.shape[1])
+        change = change_between(earlier, self.slots, catalogue, budgets, renewed)
         fresh = self.join(catalogue, budgets, state.client)
-        if anew:
+        if anew or (change.kept < 0).all():
             return replace(fresh, held_version=held, exchange=state.exchange)
         own = half.adapt(state.policy, change) if isinstance(half, Adapting) else fresh.policy
-        recent = replace(state.recent, outputs=padded(state.recent.outputs, len(catalogue), 2, np.nan))
-        return replace(state, held_version=held, recent=recent, policy=own)
+        outputs = padded(state.recent.outputs, len(catalogue), 2, np.nan)
+        if renewed:
+            outputs = outputs.copy()
+            outputs[:, :, list(renewed)] = np.nan
+        recent = replace(state.recent, outputs=outputs)
+        same = self.policy.offset_memories == before.policy.offset_memories
+        offsets = state.offsets if same else fresh.offsets
+        return replace(state, held_version=held, recent=recent, policy=own, offsets=offsets)
 
     def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
         """Request the models to hold until the next exchange."""
@@ -87,7 +109,7 @@ class ClientSession:
         if tuning_window_of(self.policy.local, self.schedule, grants.exchange) is None:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
         own, plan = self.policy.client.plan(state.policy, self.slots.narrow_grants(grants))
-        plan = self.slots.widen_plan(plan)
+        plan = replace(self.slots.widen_plan(plan), offset=state.offsets.mean)
         require_plan(self.policy.name, grants, plan)
         if grants.quarantined is not None:
             plan = replace(plan, update_weight=np.where(grants.quarantined, 0.0, plan.update_weight))
@@ -110,11 +132,20 @@ class ClientSession:
         if not is_control(self.policy.local, state.exchange):
             return None
         exchanges = last_control(self.policy.local, state.exchange), state.exchange
-        return loss_by_tuning(state.recent, samples, plan.prediction_weights, exchanges, self.policy.remembers)
+        given = (plan.prediction_weights, exchanges, self.policy.remembers, self.policy.offset_memories)
+        return loss_by_tuning(state.recent, samples, *given)
 
-    def remember(self, state: ClientState, samples: Samples) -> ClientState:
-        """Add labelled samples, and outputs on past ones, to those that the policy remembers."""
-        return replace(state, recent=state.recent.add(samples, self.policy.remembers))
+    def remember(self, state: ClientState, plan: Plan, samples: Samples) -> ClientState:
+        """Add labelled samples, and outputs on past ones, to those that the policy remembers.
+
+        `plan` is the one with which the labelled samples were predicted: from them, offsets are learnt.
+        """
+        recent, memories = state.recent.add(samples, self.policy.remembers), self.policy.offset_memories
+        new, offsets = samples.targets.shape[1], state.offsets
+        if memories and new:
+            pools = recent.pools(new, plan.prediction_weights)
+            offsets = offsets_of.learn(offsets, pools, recent.targets[:, -new:], np.array(memories))
+        return replace(state, recent=recent, offsets=offsets)
 
     def learn(
         self,
@@ -131,7 +162,7 @@ class ClientSession:
         """
         if samples is not None:
             compared = self.compare(state, plan, samples)
-            state = self.remember(state, samples)
+            state = self.remember(state, plan, samples)
         seen = Observations(self.slots.narrow(losses), self.slots.narrow_recent(state.recent))
         own = self.policy.client.learn(state.policy, self.slots.narrow_plan(plan), seen)
         reported = np.where(plan.held, losses, np.nan) if self.policy.reports_losses else None

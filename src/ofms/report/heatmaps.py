@@ -49,7 +49,9 @@ def weights_chart(run: Result, client: int) -> str:
     left = 0.045 + 0.0062 * max(map(len, models))
     axes = figure.add_axes((left, 0.15, 0.9 - left, 0.8))
     rounds = run.history["round"]
-    extent = (float(rounds[0]) + 0.5, float(run.config.rounds) + 0.5, len(probability) - 0.5, -0.5)
+    # Of a long run, only every second, fourth, … exchange is kept.
+    apart = rounds[1] - rounds[0] if len(rounds) > 1 else run.config.rounds
+    extent = (float(rounds[0]) + 0.5, float(rounds[-1] + apart) + 0.5, len(probability) - 0.5, -0.5)
     picture = axes.imshow(probability, extent=extent, **_SHADES)
     chosen = run.history["prediction_weights"][:, client].argmax(axis=1)
     axes.plot(rounds + 1, chosen, ".", color="#D55E00", markersize=1.8, alpha=0.8, rasterized=True)

@@ -25,7 +25,7 @@ from ofms.runs.result import Result
 from ofms.simulator.api import simulate
 from ofms.simulator.experiments import resolve_experiment
 from ofms.storage.files import remove_leftovers, require_writable
-from ofms.storage.locks import is_locked
+from ofms.storage.locks import claimed, is_locked
 
 _OPTIONS = ("preset", "budget", "bandwidth", "clients", "rounds", "drift")
 
@@ -112,7 +112,9 @@ class CellStore:
         ) as bar:
             for cell in missing:
                 bar.set_postfix_str(f"{cell.experiment} {cell.policy} seed {cell.seed}")
-                self._run(cell)
+                if not self.try_run(cell):
+                    remedy = "another process is running this cell; wait until it ends, or stop it"
+                    raise InvalidInput("folder", self.run_folder(cell), remedy)
                 bar.update()
         found = {self._path(cell).name: self.find(cell) for cell in cells}
         known = {name: result for name, result in found.items() if result is not None}
@@ -168,12 +170,19 @@ class CellStore:
         policy = cell.policy.replace(":", ".")
         return self.folder / f"{Path(cell.experiment).stem}-{policy}-seed{cell.seed}-{content_key(made)}.json"
 
+    def try_run(self, cell: Cell) -> bool:
+        """Run a cell unless another process runs it; whether it has been run."""
+        with claimed(self._path(cell)) as ours:
+            if not ours or is_locked(self.run_folder(cell)):
+                return False
+            if self.find(cell) is None:  # Else another process has run it in the meantime.
+                self._run(cell)
+            return True
+
     def _run(self, cell: Cell) -> None:
         if not self.config(cell).hindsight:
             raise InvalidInput("hindsight", False, "a cell includes regret; leave it on")
         folder = self.run_folder(cell)
-        if is_locked(folder):
-            raise InvalidInput("folder", folder, "another process is running this cell; wait until it ends, or stop it")
         dictionary, _ = self.dictionary(cell.experiment)
         options: dict[str, Any] = {
             "models": dictionary,

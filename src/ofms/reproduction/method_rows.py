@@ -49,6 +49,7 @@ LIMITS = {
 
 # Changes of METHOD's settings.
 ABLATION: dict[str, dict[str, Any]] = {
+    "no offset": {"offset": False},
     "no late losses": {"late": False},
     "no hints": {"hints": False},
     "plain losses, no gradients": {"loss": "plain"},

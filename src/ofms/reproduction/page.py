@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from ofms.core.version import __version__
 from ofms.plugins import NO_TRUST, Trust
 from ofms.reproduction.bench import Bench, Section, Size, columns_here, marked_as_quick
 from ofms.reproduction.cells import CellStore
+from ofms.reproduction.spreading import spread
 from ofms.reproduction.targets import TARGETS
 from ofms.runs.config import Experiment, load_experiment
 from ofms.runs.formatting import format_score
@@ -40,6 +42,7 @@ def reproduce_targets(
     cache: bool = True,
     quiet: bool = False,
     echo: Callable[[str], None] = print,
+    rank: int | None = None,
 ) -> list[Section]:
     """Reproduce one target, or `all` with a page; print and write each section when it is complete.
 
@@ -53,6 +56,8 @@ def reproduce_targets(
         The page's file; by default in the folder `out`, as everything else.
     quiet
         Show no progress, and print the tables alone.
+    rank
+        The number of this process, if several run the cells together; only the first prints and writes sections.
     """
     if target != "all" and target not in TARGETS:
         raise InvalidInput("target", target, suggest(target, [*TARGETS, "all"]))
@@ -67,11 +72,16 @@ def reproduce_targets(
         trust=trust,
         workers=workers,
         cache=cache,
-        progress=not quiet,
+        progress=not quiet and not rank,
     )
     bench = Bench(store, list(columns) or columns_here(), Size(quick=quick, seeds=seeds), chosen=bool(columns))
     sections = []
-    for name in TARGETS if target == "all" else [target]:
+    names = list(TARGETS) if target == "all" else [target]
+    if rank is not None and run:
+        spread(store, lambda each: [TARGETS[name](replace(bench, store=each)) for name in names])
+        if rank:
+            return []
+    for name in names:
         section = TARGETS[name](bench)
         if quick:
             section = marked_as_quick(section)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ofms.reproduction.attacks import attacks
 from ofms.reproduction.bench import Bench, Section
 from ofms.reproduction.beyond import digits, exchange_interval, gain, server, uplink
 from ofms.reproduction.choices import choices
@@ -26,4 +27,5 @@ TARGETS: dict[str, Callable[[Bench], Section]] = {
     "choices": choices,
     "method": method,
     "drift": drift,
+    "attacks": attacks,
 }

@@ -8,7 +8,7 @@ import platform
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -37,7 +37,10 @@ class _DriftFigures(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
-    """The JSON of a cell: `scores` and `regret` by client, regret over rounds with its 10 and 90 % quantiles."""
+    """The JSON of a cell: `scores` and `regret` by client, regret over rounds with its 10 and 90 % quantiles.
+
+    A figure is None if it is not finite: models of the run diverged.
+    """
 
     format: Literal["ofms-cell/1"] = "ofms-cell/1"
     config: RunConfig
@@ -45,14 +48,14 @@ class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
     command: str
     revision: str
     metric: str
-    scores: list[float]
-    regret: list[float]
-    best_in_hindsight: float
-    random_model: float
+    scores: list[float | None]
+    regret: list[float | None]
+    best_in_hindsight: float | None
+    random_model: float | None
     bound: float | None
     not_covered: str
-    regret_over_rounds: list[float]
-    regret_quantiles: list[list[float]]
+    regret_over_rounds: list[float | None]
+    regret_quantiles: list[list[float | None]]
     groups: float
     bytes_down: int
     bytes_up: int
@@ -112,15 +115,17 @@ def read_cell(path: Path) -> Result:
         raise InvalidInput("run", path, "it is neither a run's folder nor a cell of a reproduction; name one of these")
     try:
         cell = parse_json(content, _CellFile)
-        low, high = (np.array(values) for values in cell.regret_quantiles)
+        low, high = (np.array(values, dtype=np.float64) for values in cell.regret_quantiles)
         _require_sound(cell)
         # Earlier versions wrote commands without quotes.
         command = shlex.join(shlex.split(cell.command))
     except ValueError as error:
         raise InvalidInput("cell", path, f"it is damaged ({error}); remove it and run it again") from None
     config = msgspec.structs.replace(cell.config, loopback=cell.loopback or None)
-    clients = {"score": np.array(cell.scores), "regret": np.array(cell.regret)}
+    clients = {"score": np.array(cell.scores, np.float64), "regret": np.array(cell.regret, np.float64)}
     kept = {name: getattr(cell, name) for name in (*_FIGURES, "seconds", "version", "machine")}
+    for name in ("best_in_hindsight", "random_model"):
+        kept[name] = np.nan if kept[name] is None else kept[name]
     computed = {
         "command": command,
         "mean": float(clients["score"].mean()),
@@ -128,7 +133,7 @@ def read_cell(path: Path) -> Result:
         "regret": float(clients["regret"].mean()),
         "not_covered": cell.not_covered or None,
     }
-    regret = np.array(cell.regret_over_rounds)
+    regret = np.array(cell.regret_over_rounds, dtype=np.float64)
     rounds = {"round": np.arange(1, len(regret) + 1), "regret": regret, "regret_10": low, "regret_90": high}
     figures = config_figures(config) | kept | computed
     if isinstance(cell.drift, _DriftFigures):
@@ -143,7 +148,7 @@ def _require_sound(cell: _CellFile) -> None:
         raise ValueError(f"a run of {cell.config.rounds} rounds")
     if not cell.scores or len(cell.scores) != len(cell.regret):
         raise ValueError("scores and regrets are not one for each client")
-    if not all(abs(score) <= MOST_SCORE for score in cell.scores if score == score):
+    if not all(abs(score) <= MOST_SCORE for score in cell.scores if score is not None):
         raise ValueError(f"scores have numbers beyond {MOST_SCORE:g}")
     if any(len(values) != len(cell.regret_over_rounds) for values in cell.regret_quantiles):
         raise ValueError("regret and its quantiles are not of the same rounds")
@@ -168,6 +173,6 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _rounded(values: Iterable[float], digits: int = 7) -> list[float]:
+def _rounded(values: Iterable[float], digits: int = 7) -> list[Any]:
     """Round to more digits than any table shows, to keep files small."""
     return [float(f"{value:.{digits}g}") for value in values]

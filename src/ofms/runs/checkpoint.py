@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -31,6 +31,9 @@ _log = logging.getLogger(__name__)
 FOLDER, LATEST = "checkpoint", "latest.json"
 # Checkpoints take at most this share of a run's time.
 _MOST_TIME = 0.02
+
+
+Share = Callable[[Callable[[], bytes]], bytes]
 
 
 class Flattenable(Protocol):
@@ -73,6 +76,8 @@ class Checkpoints:
         The parts of the run, by name.
     config
         The fields of the run's configuration, with which it must be resumed.
+    writes
+        Whether this process writes them; the parts of the others are gathered by `Flattenable.flatten`.
     """
 
     def __init__(
@@ -82,7 +87,10 @@ class Checkpoints:
         parts: Mapping[str, Flattenable],
         inputs: Inputs,
         config: Mapping[str, Any] | None = None,
+        *,
+        writes: bool = True,
     ) -> None:
+        self.writes = writes
         self.folder, self.every, self.parts, self.inputs = run / FOLDER, every, parts, inputs
         self.config = dict(config or {})
         self._last = time.perf_counter()
@@ -101,6 +109,13 @@ class Checkpoints:
             part_arrays, part_values = part.flatten()
             arrays |= {f"{name}.{key}": np.ascontiguousarray(array) for key, array in part_arrays.items()}
             values |= {f"{name}.{key}": value for key, value in part_values.items()}
+        if self.writes:
+            self._replace(rounds, arrays, values)
+        self._last = time.perf_counter()
+        self._cost = self._last - began
+        _log.debug("checkpoint after round %d in %.2f s: %s", rounds, self._cost, self.folder)
+
+    def _replace(self, rounds: int, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         latest = Latest(
             version=__version__,
             rounds=rounds,
@@ -118,21 +133,25 @@ class Checkpoints:
         for path in self.folder.glob("*.safetensors"):
             if path.name != latest.file:
                 path.unlink()
-        self._last = time.perf_counter()
-        self._cost = self._last - began
-        _log.debug("checkpoint after round %d in %.2f s: %s", rounds, self._cost, self.folder / latest.file)
 
     def remove(self) -> None:
         """Remove all checkpoints: a finished run needs none."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.writes:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def restore(run: Path, parts: Mapping[str, Flattenable], inputs: Inputs) -> tuple[int, float]:
-    """Restore a run from its last checkpoint; return its rounds and seconds so far, (0, 0) without a checkpoint."""
-    found = read_checkpoint(run)
-    if found is None:
+def restore(
+    run: Path, parts: Mapping[str, Flattenable], inputs: Inputs, share: Share = lambda read: read()
+) -> tuple[int, float]:
+    """Restore a run from its last checkpoint; return its rounds and seconds so far, (0, 0) without a checkpoint.
+
+    `share` calls what it is given in the process that has the run's folder, and tells the others.
+    """
+    content = share(lambda: _checkpoint_bytes(run))
+    if not content:
         return 0, 0.0
-    latest, arrays = found
+    length = int.from_bytes(content[:8], "little")
+    latest, arrays = parse_json(content[8 : 8 + length], Latest), safetensors.numpy.load(content[8 + length :])
     for name, then, now in (
         ("dictionary", latest.revision, inputs.dictionary),
         ("stream", latest.stream, inputs.stream),
@@ -149,6 +168,15 @@ def restore(run: Path, parts: Mapping[str, Flattenable], inputs: Inputs) -> tupl
         return latest.rounds, float(latest.values["seconds"])
     except (KeyError, ValueError, TypeError) as error:
         raise InvalidInput("resume", run, f"its checkpoint does not match the run ({error}); start a new run") from None
+
+
+def _checkpoint_bytes(run: Path) -> bytes:
+    """The newest checkpoint of a run: the length of its index, the index, the arrays; nothing if there is none yet."""
+    found = read_checkpoint(run)
+    if found is None:
+        return b""
+    index = msgspec.json.encode(found[0])
+    return len(index).to_bytes(8, "little") + index + safetensors.numpy.save(found[1])
 
 
 def comparable(config: RunConfig) -> dict[str, Any]:

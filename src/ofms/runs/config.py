@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 import tomli_w
 
+from ofms.core.attacks import Attack
 from ofms.core.choices import suggest
 from ofms.core.declared import Doc
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
+from ofms.core.robust import Aggregation
 from ofms.core.schedule import Schedule
 from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
@@ -23,10 +25,13 @@ from ofms.policies.registry import build_policy, settings_type
 from ofms.policies.settings import check_settings, identifying
 from ofms.runs.loading import available, load_experiment, load_preset
 from ofms.runs.schemas import (
+    AggregationName,
+    AttackName,
     Bandwidth,
     Budget,
     Clients,
     DatasetName,
+    Device,
     Doubling,
     DriftKind,
     EventTable,
@@ -38,6 +43,7 @@ from ofms.runs.schemas import (
     PresetName,
     Rounds,
     Seed,
+    Shards,
     TrustTable,
 )
 from ofms.runs.units import named_budgets, parse_bandwidth, parse_budgets
@@ -79,6 +85,7 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     hindsight: Annotated[
         bool, Doc("Whether all models are evaluated on all samples, which regret and the best model need.")
     ] = True
+    device: Device = None
     history: History = 10
     drift: DriftKind = None
     loopback: Annotated[Literal[True] | None, Doc("Run client by client through messages.")] = None
@@ -86,6 +93,9 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     trust: Annotated[TrustTable | None, Doc("Packages whose code the run imports, and their folders.")] = None
     events: Annotated[tuple[EventTable, ...] | None, Doc("What changes during the run.")] = None
     doubling: Doubling = None
+    shards: Shards = None
+    aggregation: AggregationName = None
+    attack: AttackName = None
     settings: Annotated[dict[str, Any], Doc("All settings of the policy that are not none.")] = {}
 
     @property
@@ -114,7 +124,12 @@ class RunConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
     def policy_for(self, fleet: Fleet) -> Policy:
         """The configured policy, for the configured fleet."""
-        return build_policy(self.policy, self.policy_settings(), fleet, self.trusted())
+        built = build_policy(self.policy, self.policy_settings(), fleet, self.trusted())
+        return replace(built, aggregation=Aggregation.of(self.aggregation))
+
+    def attacked(self) -> Attack | None:
+        """What hostile clients upload."""
+        return None if self.attack is None else Attack.of(self.attack)
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the run's figures except the content of its files, wherever these are."""
@@ -164,6 +179,8 @@ def run_of(fields: dict[str, Any]) -> RunConfig:
         fields[key] = None if fields.get(key) is None else str(fields[key])
     config = _placed(convert({key: value for key, value in fields.items() if value is not None}, RunConfig))
     check_settings(config)
+    Aggregation.of(config.aggregation)
+    config.attacked()
     if config.preset not in available("presets"):
         raise InvalidInput("preset", config.preset, suggest(config.preset, available("presets")))
     if config.clients * config.rounds > _MOST_SAMPLES:

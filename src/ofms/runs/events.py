@@ -19,6 +19,8 @@ from ofms.runs.setup import Setup, named_models
 from ofms.runs.units import parse_budgets
 
 _RANGE = re.compile(r"(?P<first>[0-9]+)-(?P<last>[0-9]+)")
+# Changes that a table gives as an event has them.
+_PLAIN = ("add", "retire", "rollback", "bandwidth", "interval", "aggregation", "policy", "settings")
 
 
 def events_of(config: RunConfig, fleet: Fleet, names: Sequence[str] = ()) -> list[Event]:
@@ -34,7 +36,7 @@ def events_of(config: RunConfig, fleet: Fleet, names: Sequence[str] = ()) -> lis
             "join": {each: int(fleet.budgets[each]) for each in clients_of("join", table.join, names, clients)},
             "leave": clients_of("leave", table.leave, names, clients),
             "budget": budgets,
-        } | {name: getattr(table, name) for name in ("add", "retire", "bandwidth", "interval", "policy", "settings")}
+        } | {name: getattr(table, name) for name in _PLAIN}
         if not table.drift or any(value not in (None, (), {}) for value in event.values()):
             found.append(Event(exchange=table.exchange, **event))
     return found
@@ -55,6 +57,7 @@ def initial_setup(config: RunConfig, fleet: Fleet, events: Sequence[Event]) -> S
         policy=config.policy,
         settings=named_models(config.policy, config.settings, catalogue, trust),
         trust=trust,
+        aggregation=config.aggregation,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -45,10 +45,20 @@ class CheckpointObserver:
         Total number of rounds.
     done, seconds
         Rounds completed before, and the time that they took.
+    agree
+        Whether to stop, and whether to write a checkpoint, from what this process would do; the same in all processes.
     """
 
-    def __init__(self, checkpoints: Checkpoints, rounds: int, *, done: int = 0, seconds: float = 0.0) -> None:
-        self.checkpoints, self.rounds, self.done = checkpoints, rounds, done
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        rounds: int,
+        *,
+        done: int = 0,
+        seconds: float = 0.0,
+        agree: Callable[[bool, bool], tuple[bool, bool]] = lambda stop, due: (stop, due),
+    ) -> None:
+        self.checkpoints, self.rounds, self.done, self._agree = checkpoints, rounds, done, agree
         self._began = time.perf_counter() - seconds
         self._stop = StopRequest()
 
@@ -63,8 +73,9 @@ class CheckpointObserver:
 
     def on_rounds(self, lines: Sequence[Line]) -> None:
         self.done += len(lines)
-        stopped = self._stop.wanted and self.done < self.rounds
-        if stopped or self.checkpoints.due:
+        wanted, due = self._agree(self._stop.wanted, self.checkpoints.due)
+        stopped = wanted and self.done < self.rounds
+        if stopped or due:
             self.checkpoints.write(self.done, time.perf_counter() - self._began)
         if stopped:
             remedy = f"continue with: {resume_command(self.checkpoints.folder.parent)}"

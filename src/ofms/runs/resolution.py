@@ -62,6 +62,8 @@ def resolve(
         "drift": experiment.drift,
         "events": msgspec.to_builtins(experiment.events) or None,
         "doubling": experiment.doubling,
+        "aggregation": experiment.aggregation,
+        "attack": experiment.attack,
         "budget": experiment.budget,
         "bandwidth": experiment.bandwidth,
         "models": experiment.models,

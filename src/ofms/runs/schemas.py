@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ofms.core.attacks import ATTACKS
 from ofms.core.declared import Doc, Range, Values
+from ofms.core.robust import AGGREGATIONS
 from ofms.data.drift import Drift
 from ofms.data.table import TableSource
 from ofms.plugins import NO_TRUST, Trust
@@ -44,12 +46,45 @@ Seed = Annotated[
 History = Annotated[
     int,
     Range(0),
-    Values("the number of clients to record round by round, 0 for none"),
-    Doc("How many clients, the first ones, are recorded round by round."),
+    Values("the number of clients to record, 0 for none"),
+    Doc(
+        "How many clients, the first ones, are recorded exchange by exchange; of a long run every second, fourth, …"
+        " one, in at most half a MiB for each client."
+    ),
+]
+Device = Annotated[
+    str | None,
+    Values("cpu, cuda, cuda:1, mps"),
+    Doc("Where models compute; none: on the processor. Accelerators are experimental."),
 ]
 Doubling = Annotated[
     Annotated[int, Range(1)] | None,
     Doc("The rounds of the first stretch of the doubling trick; none: rates are those of the whole run."),
+]
+Shards = Annotated[
+    Annotated[int, Range(1)] | None,
+    Doc(
+        "How many parts clients are cut into, each computed together: at most so many processes can share the run. "
+        "It changes the last digits; none: by the number of clients, at most 8."
+    ),
+]
+AggregationName = Annotated[
+    str | None,
+    Values(AGGREGATIONS),
+    Doc(
+        "How the updates of a model become one: their sum, or robustly, against hostile clients: the median or the "
+        "trimmed mean of each coordinate, times their number, or the sum of updates clipped to their usual norm; "
+        "none: the sum. The number is the share left out at either end (0.35), or the multiple of the norm (1).",
+        "of the weighted updates w_i·Δ_i of the clients that upload the model",
+    ),
+]
+AttackName = Annotated[
+    str | None,
+    Values(ATTACKS),
+    Doc(
+        "Clients that upload hostile updates, to try aggregations: their own reversed, in a random direction with the "
+        "largest norm and weight that a server accepts, or their own reversed with these; none: none."
+    ),
 ]
 DriftKind = Annotated[Drift | None, Doc("How the stream changes during the run; none: not at all.")]
 
@@ -105,9 +140,13 @@ class EventTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
     ] = ()
     add: Annotated[tuple[str, ...], Doc("Models that are added; they are not in use before.")] = ()
     retire: Annotated[tuple[str, ...], Doc("Models that are not used any more.")] = ()
+    rollback: Annotated[
+        dict[str, int], Doc("Models that go back to their versions before an exchange, 0 for the first ones.")
+    ] = {}
     budget: Annotated[dict[str, str | int | float], Doc("New budgets by client.")] = {}
     bandwidth: Annotated[str | None, Doc("A new bandwidth.")] = None
     interval: Annotated[int | None, Doc("A new interval between exchanges.")] = None
+    aggregation: Annotated[str | None, Values(AGGREGATIONS), Doc("Another aggregation of updates.")] = None
     policy: Annotated[str | None, Doc("Another policy.")] = None
     settings: Annotated[dict[str, Any] | None, Doc("New settings of the policy.")] = None
 
@@ -134,6 +173,8 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     pretraining: Annotated[Pretraining | None, Doc("How the experiment's own dictionary is pre-trained.")] = None
     events: Annotated[tuple[EventTable, ...], Doc("What changes during the run, one table [[events]] each.")] = ()
     doubling: Doubling = None
+    aggregation: AggregationName = None
+    attack: AttackName = None
 
     def trusted(self) -> Trust:
         """The packages that its file trusts."""

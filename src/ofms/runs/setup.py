@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.events import Event
 from ofms.core.messages import Catalogue
+from ofms.core.robust import Aggregation
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Integers
 from ofms.plugins import NO_TRUST, Trust
@@ -44,10 +45,14 @@ class Setup:
         E, as in the configuration; a share is one of the members' summed budgets.
     horizon
         T for rates, if it is not that of the schedule.
+    aggregation
+        How updates are aggregated, as in the configuration; None for their sum.
     changed
         How many events there were.
     left, retired
         Clients and slots that were in the fleet, and do not come back.
+    renewed
+        By slot, the number of the last event in which its model went back to an earlier version.
     """
 
     catalogue: Catalogue
@@ -60,9 +65,11 @@ class Setup:
     settings: Mapping[str, Any]
     trust: Trust = NO_TRUST
     horizon: int | None = None
+    aggregation: str | None = None
     changed: int = 0
     left: tuple[int, ...] = ()
     retired: tuple[int, ...] = ()
+    renewed: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def slots(self) -> Slots:
@@ -89,6 +96,7 @@ class Setup:
             built,
             own_model=None if own is None else self.places[own],
             uploaded=None if uploaded is None else tuple(self.places[model] for model in uploaded),
+            aggregation=Aggregation.of(self.aggregation),
         )
 
     @property
@@ -106,13 +114,15 @@ class Setup:
         """
         made = replace(self, catalogue=catalogue or self.catalogue, changed=self.changed + 1)
         made = _with_members(made, event)
-        made = _with_models(made, event)
+        made = _with_rollbacks(_with_models(made, event), event)
         if event.bandwidth is not None:
             made = replace(made, bandwidth=event.bandwidth)
         if event.interval is not None:
             if event.interval < 1:
                 raise InvalidInput("interval", event.interval, "give at least 1")
             made = replace(made, schedule=made.schedule.with_interval(event.interval, event.exchange))
+        if event.aggregation is not None:
+            made = replace(made, aggregation=event.aggregation)
         if event.policy is not None or event.settings is not None:
             made = _with_policy(made, event)
         if event.rounds is not None:
@@ -121,12 +131,16 @@ class Setup:
         _ = made.built
         return made
 
+    def renewed_since(self, before: Setup) -> tuple[int, ...]:
+        """The slots whose models went back to earlier versions since another setup of the fleet."""
+        return tuple(slot for slot, number in self.renewed.items() if number > before.changed)
+
     def concerns_clients(self, before: Setup, event: Event) -> bool:
         """Whether all clients must adapt to the event, not only those whose own budgets changed."""
-        if event.anew or self.places != before.places or self.schedule != before.schedule:
+        if event.anew or event.rollback or self.places != before.places or self.schedule != before.schedule:
             return True
         ours, theirs = self.built, before.built
-        known = ("local", "loss_bound", "observes", "remembers", "pooling", "own_model")
+        known = ("local", "loss_bound", "observes", "remembers", "pooling", "own_model", "offset_memories")
         if any(getattr(ours, name) != getattr(theirs, name) for name in known):
             return True
         staying = sorted(set(self.members) & set(before.members))
@@ -193,6 +207,18 @@ def _with_models(setup: Setup, event: Event) -> Setup:
     return replace(setup, places=tuple(places), retired=retired)
 
 
+def _with_rollbacks(setup: Setup, event: Event) -> Setup:
+    names, renewed = list(setup.catalogue.names), dict(setup.renewed)
+    for name, to in event.rollback.items():
+        if name not in names or names.index(name) not in setup.places:
+            used = ", ".join(names[slot] for slot in setup.places)
+            raise InvalidInput("rollback", name, f"no such model is in use; name one of {used}")
+        if not 0 <= to <= event.exchange:
+            raise InvalidInput("rollback", f"{name} to {to}", f"give an exchange from 0 to {event.exchange}")
+        renewed[names.index(name)] = setup.changed
+    return replace(setup, renewed=renewed)
+
+
 def _with_policy(setup: Setup, event: Event) -> Setup:
     """Another policy has its default settings, besides those given; the same one keeps the others."""
     policy = setup.policy if event.policy is None else event.policy
@@ -209,9 +235,9 @@ def named_models(policy: str, settings: Mapping[str, Any], catalogue: Catalogue,
     """Settings in which models are named, not numbered: numbers change with the dictionary."""
     whole = asdict(convert(dict(settings), settings_type(policy, trust)))
     named = dict(settings)
-    for field in ("model", "local_model"):
-        if isinstance(whole.get(field), int) and 0 <= whole[field] < len(catalogue):
-            named[field] = catalogue.names[whole[field]]
+    for name in ("model", "local_model"):
+        if isinstance(whole.get(name), int) and 0 <= whole[name] < len(catalogue):
+            named[name] = catalogue.names[whole[name]]
     if isinstance(whole.get("subset"), list | tuple):
         named["subset"] = [catalogue.names[each] if isinstance(each, int) else each for each in whole["subset"]]
     return named

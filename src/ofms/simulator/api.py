@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from ofms.compute.devices import require_device
+from ofms.compute.group import ALONE, Group, first_on_machine
 from ofms.core.errors import InvalidInput
 from ofms.data.stream import Stream
 from ofms.plugins import Trust
@@ -62,6 +64,7 @@ def simulate(
     save_models: bool = False,
     report: bool = True,
     trust: Trust | Iterable[str] = (),
+    group: Group | None = None,
     **given: Any,
 ) -> Result:
     """Run one policy for a fleet of clients.
@@ -105,10 +108,13 @@ def simulate(
     trust
         Packages whose code may run: networks, datasets and policies that a file names as `package.module:name`. The
         policy named in this call is trusted.
+    group
+        The processes that share the run, each of which makes this call: `ofms.compute.process_group.join_group()` in
+        processes that `torchrun` started. By default this process runs it alone. The result does not depend on it.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
-        `hindsight`, `history`, `drift`, `events`, `doubling`) and settings of the policy (`learning_rate`, …). A
-        field that is None counts as not given.
+        `device`, `hindsight`, `history`, `drift`, `events`, `doubling`, `shards`, `aggregation`, `attack`) and settings
+        of the policy (`learning_rate`, …). A field that is None counts as not given.
 
     Examples
     --------
@@ -122,6 +128,7 @@ def simulate(
     >>> result.score.shape, result.metric
     ((3,), 'mse')
     """
+    group = ALONE if group is None else group
     given = plain_values({key: value for key, value in given.items() if key not in RUN_FIELDS or value is not None})
     experiment = path_of("experiment", experiment, "give a name from `ofms list`, or a TOML file")
     if policy is not None and not isinstance(policy, str):
@@ -165,15 +172,19 @@ def simulate(
         config = msgspec.structs.replace(config, loopback=True)
     if save_models:
         config = msgspec.structs.replace(config, save_models=True)
-    if not isinstance(out, bool):
+    require_device(config.device, config.dtype)
+    if loopback and config.device not in (None, "cpu"):
+        raise InvalidInput("device", config.device, "the loopback runs on the processor; leave it out")
+    if not isinstance(out, bool) and group.rank == 0:
         require_free(Path(out))
     if config.drift is not None and stream is not None:
         raise InvalidInput("drift", config.drift, "give a stream that drifts, with its changes; leave drift out")
-    stream = stream_of_run(config, stream)
-    if models is None or isinstance(models, str | os.PathLike):
-        dictionary = find_dictionary(loaded, config, progress=progress)
-    else:
-        dictionary = dictionary_of(models, stream.task)
+    with first_on_machine(group):
+        stream = stream_of_run(config, stream)
+        if models is None or isinstance(models, str | os.PathLike):
+            dictionary = find_dictionary(loaded, config, progress=progress)
+        else:
+            dictionary = dictionary_of(models, stream.task)
     if config.save_models:
         dictionary.require_storable()
     fleet = config.fleet(dictionary.catalogue(), stream.names)
@@ -182,14 +193,15 @@ def simulate(
     if phases is not None:
         fleet = phases.first.fleet
     built = config.policy_for(fleet) if phases is None else without_bound(phases.first.built)
-    for line in stream.warnings:
+    for line in stream.warnings if group.rank == 0 else ():
         if logging.getLogger("ofms").handlers:
             _log.warning(line)
         else:
             warnings.warn(line, stacklevel=2)
     folder = Path(resume) if resume is not None else None
     if folder is None and out is not False:
-        folder = new_run_folder(None if out is True else str(out), config)
+        name = os.fspath(new_run_folder(None if out is True else str(out), config)) if group.rank == 0 else ""
+        folder = Path(group.share(name.encode()).decode())
     return run(
         config,
         built,
@@ -205,6 +217,7 @@ def simulate(
         cache=cache,
         phases=phases,
         report=report,
+        group=group,
     )
 
 

@@ -5,7 +5,8 @@ Arrays outside have a row for every client of the stream; rows of clients that a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,16 +23,38 @@ States = tuple[ClientState, ...]
 
 @dataclass(frozen=True, eq=False)
 class Cohorts:
-    """The client session of all cohorts, the numbers of the clients in each, and of all in the stream."""
+    """The client session of all cohorts, the rows of the clients in each, and the number of all rows.
+
+    Attributes
+    ----------
+    numbers
+        The numbers of all clients in each cohort, in other processes too; by default those of the rows.
+    first
+        The number of the client in row 0.
+    models
+        The number of models; only needed if none of the clients is in the fleet.
+    """
 
     session: ClientSession
     members: tuple[Integers, ...]
     total: int
+    numbers: tuple[Integers, ...] = ()
+    first: int = 0
+    models: int = 0
+
+    @classmethod
+    def of(cls, session: ClientSession, numbers: Sequence[Integers], clients: tuple[int, int], models: int) -> Cohorts:
+        """The cohorts that have some of the clients from the first number to before the second."""
+        first, stop = clients
+        rows = [each[(each >= first) & (each < stop)] - first for each in numbers]
+        some = [place for place, own in enumerate(rows) if own.size]
+        of_some = tuple(numbers[place] for place in some)
+        return cls(session, tuple(rows[place] for place in some), stop - first, of_some, first, models)
 
     @cached_property
     def present(self) -> Integers:
-        """The clients in the fleet, in order."""
-        return np.sort(np.concatenate(self.members))
+        """The rows of the clients in the fleet, in order."""
+        return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *self.members]))
 
     @property
     def everyone(self) -> bool:
@@ -40,6 +63,9 @@ class Cohorts:
 
     def request(self, states: States, draws: Draws) -> tuple[States, Requests]:
         """The requests of the clients in the fleet."""
+        if not states:
+            nobody, nothing = np.zeros(0, dtype=np.int64), np.zeros((0, self.models), dtype=np.bool_)
+            return states, Requests(draws.exchange, nobody, nothing, nothing.astype(np.int64))
         parts = [self.session.request(state, draws) for state in states]
         requests = parts[0][1] if len(parts) == 1 else Requests.stack([each for _, each in parts])
         if len(parts) > 1:
@@ -55,13 +81,17 @@ class Cohorts:
             self.session.plan(state, grants.rows(np.searchsorted(self.present, own)))
             for state, own in zip(states, self.members, strict=True)
         ]
-        plans = [plan for _, plan in parts]
-        whole = (self._whole([getattr(plan, each.name) for plan in plans]) for each in fields(Plan))
-        return tuple(state for state, _ in parts), Plan(*whole)
+        if not parts:
+            return (), self._no_plan()
+        stacked, order = Plan.stack([plan for _, plan in parts]), np.argsort(np.concatenate(self.members))
+        whole = stacked.for_clients(lambda rows: self.spread(rows[order]))
+        return tuple(state for state, _ in parts), whole
 
     def expected_weights(self, policy: Policy, states: States, server: ServerState) -> Floats:
         """[N, S] expected prediction weights, for measuring regret."""
         found = [expected_weights(policy, state, server, self.session.slots) for state in states]
+        if not states:
+            return np.zeros((self.total, self.models))
         return found[0] if self.everyone else self._whole(found)
 
     def late(self, states: States, plan: Plan) -> Integers | None:
@@ -76,6 +106,8 @@ class Cohorts:
             self.session.learn(state, _rows(plan, own), losses[own], None if samples is None else samples.rows(own))
             for state, own in self._with(states, plan)
         ]
+        if not states:
+            return states, Reports(0, np.zeros(0, dtype=np.int64), None, np.zeros((0, self.models), dtype=np.bool_))
         reports = [each for _, each in parts]
         stacked = reports[0] if len(reports) == 1 else Reports.stack(reports)
         if len(reports) > 1:
@@ -104,6 +136,11 @@ class Cohorts:
             return [(states[0], slice(None))]
         return list(zip(states, self.members, strict=True))
 
+    def _no_plan(self) -> Plan:
+        """Nobody is in the fleet."""
+        nothing = np.zeros((self.total, self.models))
+        return Plan(nothing > 0, nothing, nothing, nothing)
+
     def _whole(self, parts: list[AnyArray], fill: float = 0) -> AnyArray:
         """Rows of all clients, from those of the cohorts."""
         whole = np.full((self.total, *parts[0].shape[1:]), fill, dtype=parts[0].dtype)
@@ -123,4 +160,4 @@ class Cohorts:
 def _rows(plan: Plan, rows: slice | Integers) -> Plan:
     if isinstance(rows, slice):
         return plan
-    return Plan(*(getattr(plan, each.name)[rows] for each in fields(Plan)))
+    return plan.for_clients(lambda array: array[rows])

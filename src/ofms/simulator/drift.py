@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ofms.compute.group import ALONE, Group, gather_rows
 from ofms.core.dynamic_regret import PhaseComparator, rounds_until_recovered
 from ofms.core.selection_loss import selection_loss
 from ofms.core.typing import AnyArray, Floats
@@ -26,11 +27,23 @@ class DriftMeasurement:
         Total number of rounds.
     changes
         The rounds in which a new phase begins.
+    group, first
+        As in `Measurement`.
     """
 
     def __init__(
-        self, clients: int, models: int, rounds: int, changes: tuple[int, ...], *, metric: str, loss_bound: str
+        self,
+        clients: int,
+        models: int,
+        rounds: int,
+        changes: tuple[int, ...],
+        *,
+        metric: str,
+        loss_bound: str,
+        group: Group = ALONE,
+        first: int = 0,
     ) -> None:
+        self._group, self._own = group, slice(first, first + clients)
         self.metric, self.loss_bound = metric, loss_bound
         self._ends = (*changes, rounds)
         self.comparator = PhaseComparator.start(clients, models)
@@ -62,30 +75,32 @@ class DriftMeasurement:
         Parameters
         ----------
         incurred
-            [N] the summed expected loss.
+            [N] the summed expected loss, of this process's clients.
         """
-        return {
+        own = {
             "dynamic_regret": incurred - self.comparator.value,
             "phase_best": self._error(np.stack(self._levels, axis=1)),
             "recovery": np.stack(self._recovery[1:], axis=1),
         }
+        return gather_rows(self._group, own)
 
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """The state so far, as arrays and values."""
         arrays = {"closed": self.comparator.closed, "phase": self.comparator.phase, "model_errors": self.model_errors}
-        for name, kept in (("errors", self._errors), ("levels", self._levels), ("recovery", self._recovery)):
-            if kept:
-                arrays[name] = np.stack(kept)
-        return arrays, {"rounds": self.rounds}
+        by_round = (("errors", self._errors), ("levels", self._levels), ("recovery", self._recovery))
+        kept = {name: np.stack(each) for name, each in by_round if each}
+        whole = gather_rows(self._group, arrays) | gather_rows(self._group, kept, axis=1)
+        return whole, {"rounds": self.rounds}
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         """Continue from flattened arrays and values."""
-        if arrays["phase"].shape != self.comparator.phase.shape:
+        phase = arrays["phase"][self._own]
+        if phase.shape != self.comparator.phase.shape:
             raise ValueError(f"phase has shape {list(arrays['phase'].shape)}")
-        self.comparator = PhaseComparator(arrays["closed"], arrays["phase"])
-        self.model_errors = arrays["model_errors"]
+        self.comparator = PhaseComparator(arrays["closed"][self._own], phase)
+        self.model_errors = arrays["model_errors"][self._own]
         self._errors, self._levels, self._recovery = (
-            list(arrays.get(name, ())) for name in ("errors", "levels", "recovery")
+            list(arrays[name][:, self._own]) if name in arrays else [] for name in ("errors", "levels", "recovery")
         )
         self.rounds = int(values["rounds"])
 

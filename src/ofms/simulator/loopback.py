@@ -6,8 +6,8 @@ It is the reference for the fused simulator, and it mimics a deployment: a clien
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,14 @@ import torch
 
 from ofms.compute.checks import require_fit
 from ofms.compute.evaluation import EvaluationBuilder
+from ofms.compute.flattening import combine_tensors
 from ofms.compute.local import LocalNetworks, Tensors
 from ofms.compute.momentum import Momentum
 from ofms.compute.moving import move_models
 from ofms.compute.protocol import Summed
 from ofms.compute.samples import Samples
+from ofms.compute.updates import norm_of
+from ofms.core.attacks import Attack
 from ofms.core.draws import Draws
 from ofms.core.ledger import count_bytes
 from ofms.core.messages import Plan, Reports, Requests
@@ -33,6 +36,8 @@ from ofms.policies.local_updates import copies_held, is_control, tuning_window_o
 from ofms.policies.protocol import Policy
 from ofms.policies.session import expected_weights, open_sessions
 from ofms.simulator.cohorts import Cohorts
+from ofms.simulator.combining import Combination, combination_for
+from ofms.simulator.earlier_versions import EarlierVersions
 from ofms.simulator.exchange import Exchange, flags_of, policy_losses
 from ofms.simulator.loopback_client import LoopbackClient
 from ofms.simulator.loopback_work import evaluate_all, train_own_copies, updates_of
@@ -53,8 +58,10 @@ class LoopbackSimulation:
         hindsight: bool = True,
         dtype: torch.dtype = torch.float32,
         phases: Phases | None = None,
+        attack: Attack | None = None,
     ) -> None:
         require_fit(dictionary, stream)
+        self.attack = attack
         self.policy, self.fleet, self.stream, self.task = policy, fleet, stream, dictionary.task
         self.seed, self.hindsight, self.next_exchange = seed, hindsight, 0
         self.names = [model.name for model in dictionary.models]
@@ -67,6 +74,7 @@ class LoopbackSimulation:
             for model in dictionary.models
         ]
         self.frozen = self.parameters()
+        self._earlier = EarlierVersions(phases, self.frozen)
         modules = [copy.deepcopy(model.module).to(dtype).eval() for model in dictionary.models]
         networks = LocalNetworks(modules, self.trainable, dictionary.task)
         samples = Samples(stream, dtype, torch.device("cpu"))
@@ -113,7 +121,7 @@ class LoopbackSimulation:
     def flatten(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         """All state that changes between exchanges, as arrays and values."""
         arrays, values = flatten(self.server_state, "server.")
-        arrays |= self.momentum.to_arrays("momentum.")
+        arrays |= self.momentum.to_arrays("momentum.") | self._earlier.to_arrays("earlier.")
         values["next_exchange"] = self.next_exchange
         for model, tensors in enumerate(self.tensors):
             arrays |= {f"model.{model}.{name}": tensor.numpy() for name, tensor in tensors.items()}
@@ -130,6 +138,7 @@ class LoopbackSimulation:
             self._begin(exchange)
         self.server_state = unflatten(self.server_state, arrays, values, "server.")
         self.momentum.load_arrays(arrays, "momentum.")
+        self._earlier.load_arrays(arrays, "earlier.")
         for model, tensors in enumerate(self.tensors):
             self.tensors[model] = {name: torch.from_numpy(arrays[f"model.{model}.{name}"].copy()) for name in tensors}
         for index, client in enumerate(self.clients):
@@ -137,7 +146,9 @@ class LoopbackSimulation:
 
     def _begin(self, exchange: int) -> None:
         """Apply the events of an exchange, client by client."""
+        self._earlier.keep(exchange, lambda model: _copied(self.tensors[model]))
         for event, before, after in self.phases.at(exchange) if self.phases is not None else ():
+            renewed = after.renewed_since(before)
             session, all_adapt = after.client, after.concerns_clients(before, event)
             for index in after.members:
                 client, budgets = self.clients[index], after.budgets[index : index + 1]
@@ -146,14 +157,16 @@ class LoopbackSimulation:
                     client.first_round = after.schedule.span(exchange)[0]
                 elif all_adapt or index in event.budget:
                     client.state = session.adapt(
-                        client.state, client.session, after.catalogue, budgets, anew=event.anew
+                        client.state, client.session, after.catalogue, budgets, anew=event.anew, renewed=renewed
                     )
                 client.session = session
-            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew)
+            self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew, renewed=renewed)
             self.setup, self.policy, self.fleet, self.server = after, after.built, after.fleet, after.server
             self.fleet_rows = Cohorts(session, (np.array(after.members),), len(self.clients))
             self.momentum.decay = self.policy.momentum
-            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places))
+            self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places) | set(renewed))
+            for model, tensors in self._earlier.of(event, after):
+                self.tensors[model] = _copied(tensors)
 
     def _exchange(self, exchange: int) -> Exchange:
         self._begin(exchange)
@@ -166,8 +179,7 @@ class LoopbackSimulation:
         for place, (_, client) in enumerate(self.present):
             own = grants.rows(slice(place, place + 1))
             plans.append(client.receive(own, {int(k): served[k] for k in np.flatnonzero(own.sent[0])}))
-        parts = (np.concatenate([getattr(each, field.name) for each in plans]) for field in fields(Plan))
-        plan, slots = Plan(*map(rows.spread, parts)), rows.session.slots
+        plan, slots = Plan.stack(plans).for_clients(rows.spread), rows.session.slots
         weights = rows.spread(
             np.concatenate([expected_weights(policy, client.state, server, slots) for _, client in self.present])
         )
@@ -195,7 +207,12 @@ class LoopbackSimulation:
         window = tuning_window_of(policy.local, self.fleet.schedule, exchange)
         summed, own_left_out = Summed({}), list[tuple[int, int]]()
         if window is not None and policy.local is not None:
-            summed = updates_of(self.present, plans, reports, window, policy.local)
+            made = combination_for(
+                policy.aggregation, self.momentum.norms, self.attack, len(self.clients), grants, draws
+            )
+            combine = None if made is None else partial(self._combined, made)
+            summed = updates_of(self.present, plans, reports, window, policy.local, combine)
+            reports = reports if made is None else made.scaled(reports)
             own_left_out = train_own_copies(self.present, policy.own_model, window, policy.local, len(self.names))
         reports = reports.without_updates(flags_of(summed.left_out, plan.held.shape)[rows.present])
         models, first = (self.momentum, self.tensors, self.trainable), lambda model: _copied(self.frozen[model])
@@ -222,9 +239,14 @@ class LoopbackSimulation:
             present=None if self.phases is None or self.setup is None else self.phases.present(self.setup),
         )
 
+    def _combined(self, made: Combination, model: int, updates: Mapping[int, Tensors]) -> Tensors:
+        """One update of a model of its updates by client."""
+        norm, clients = norm_of(self.tensors[model][name] for name in self.trainable[model]), np.array(list(updates))
+        return combine_tensors(list(updates.values()), lambda rows: made(model, clients, rows, norm))
+
     def _evaluation(self, span: tuple[int, int], plan: Plan) -> EvaluationBuilder:
         targets = self.stream.y[:, span[0] : span[1]]
-        return EvaluationBuilder(targets, plan.prediction_weights, self.task, self.policy.pooling)
+        return EvaluationBuilder(targets, plan.prediction_weights, self.task, self.policy.pooling, offset=plan.offset)
 
     def _frozen_scores(self, exchange: int, plan: Plan) -> Floats | None:
         """Scores of the same choices without fine-tuning."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -24,10 +24,19 @@ Numbered = Sequence[tuple[int, LoopbackClient]]
 
 
 def updates_of(
-    clients: Numbered, plans: Sequence[Plan], reports: Reports, window: Window, local: LocalUpdate
+    clients: Numbered,
+    plans: Sequence[Plan],
+    reports: Reports,
+    window: Window,
+    local: LocalUpdate,
+    combine: Callable[[int, Mapping[int, Tensors]], Tensors] | None = None,
 ) -> Summed:
-    """The clients' weighted updates of each model that are finite, summed in the order of the clients."""
+    """The clients' weighted updates of each model that are finite, summed in the order of the clients.
+
+    `combine` makes one update of a model's number and its updates by client, instead of the sum.
+    """
     totals: dict[int, Tensors] = {}
+    apart: dict[int, dict[int, Tensors]] = {}
     left_out: list[tuple[int, int]] = []
     for place, ((index, client), plan) in enumerate(zip(clients, plans, strict=True)):
         weights = {
@@ -38,9 +47,14 @@ def updates_of(
             if not is_finite(update.values()):
                 left_out.append((index, model))
                 continue
+            if combine is not None:
+                apart.setdefault(model, {})[index] = update
+                continue
             total = totals.setdefault(model, {name: torch.zeros_like(part) for name, part in update.items()})
             for name, part in update.items():
                 total[name] += part
+    if combine is not None:
+        totals = {model: combine(model, updates) for model, updates in apart.items()}
     return Summed(totals, left_out)
 
 

@@ -6,23 +6,26 @@ from typing import Any
 
 import numpy as np
 
+from ofms.compute.group import ALONE, Group, gather_rows
 from ofms.core.regret import ClientRegret, SharedRegret
 from ofms.core.selection_loss import SATURATED, selection_loss
 from ofms.core.typing import AnyArray, Flags, Floats, Integers
 from ofms.simulator.exchange import Exchange
+from ofms.simulator.history import History
 
 Line = dict[str, Any]
-# In the order of `Measurement.add`, so that the file of a resumed run has the same bytes.
-_KEPT = ("score", "regret", "round", "probability", "held", "prediction_weights")
 _SUMS = ("score", "frozen_score", "model_score", "down", "up", "most_held", "held_rounds", "predicted_share")
 
 
 class Measurement:
     """Accumulate exchanges.
 
-    All clients have running sums; the first `history` clients are also recorded round by round. If clients and models
-    come and go (`changing`), means are over the rounds of each client, and a model is compared with a client on the
-    rounds in which both were in the fleet.
+    All clients have running sums; the first `history` clients are also recorded exchange by exchange. If clients and
+    models come and go (`changing`), means are over the rounds of each client, and a model is compared with a client on
+    the rounds in which both were in the fleet.
+
+    With a `group` of processes, each has the sums of its own clients, from number `first` on; what is read or stored is
+    of all clients, and all processes make the same calls.
     """
 
     def __init__(
@@ -34,10 +37,12 @@ class Measurement:
         hindsight: bool,
         history: int = 0,
         changing: bool = False,
+        group: Group = ALONE,
+        first: int = 0,
     ) -> None:
         self.loss_bound, self.hindsight = loss_bound, hindsight
-        self.history = min(history, clients)
-        self._kept: dict[str, list[AnyArray]] = {}
+        self.history = History(min(max(0, history - first), clients), group, first)
+        self._group, self._clients = group, slice(first, first + clients)
         self.rounds = 0
         self.saturated = 0
         self.score = np.zeros(clients)
@@ -73,7 +78,7 @@ class Measurement:
         rounds = exchange.span[1] - exchange.span[0]
         self.held_rounds += rounds * exchange.plan.held
         self.predicted_share += rounds * exchange.plan.prediction_weights
-        lines = []
+        lines, regrets = [], []
         for step in range(rounds):
             self.rounds += 1
             both = self._count_present(exchange)
@@ -96,13 +101,13 @@ class Measurement:
                 elif both is not None:
                     self.regret = self.regret.add(expected, hindsight, both)
             lines.append(self._line(exchange, step))
-            self._keep("score", exchange.scores[:, step])
-            if self.hindsight:
-                self._keep("regret", self.regret.value)
-        self._keep("round", np.array(exchange.span[0]))
-        self._keep("probability", exchange.expected_weights)
-        self._keep("held", exchange.plan.held)
-        self._keep("prediction_weights", exchange.plan.prediction_weights)
+            regrets.append(self.regret.value[: self.history.clients])
+        kept: dict[str, AnyArray] = {"score": exchange.scores.T}
+        if self.hindsight:
+            kept["regret"] = np.stack(regrets)
+        plan = {"held": exchange.plan.held, "prediction_weights": exchange.plan.prediction_weights}
+        first = {"round": np.array(exchange.span[0]), "probability": exchange.expected_weights}
+        self.history.add(exchange.index, kept | first | plan)
         return lines
 
     def _count_present(self, exchange: Exchange) -> Flags | None:
@@ -125,35 +130,37 @@ class Measurement:
         mean: Floats = sums / (self.rounds if self.own_rounds is None else np.maximum(self.own_rounds, 1))
         return mean
 
-    def _known(self, values: AnyArray) -> AnyArray:
-        """Those of clients that were in the fleet."""
-        return values if self.own_rounds is None else values[self.own_rounds > 0]
-
-    def _keep(self, name: str, values: AnyArray) -> None:
-        if self.history:
-            self._kept.setdefault(name, []).append(values[: self.history].copy() if values.ndim else values)
-
-    def first_clients(self) -> dict[str, AnyArray]:
-        """The history of the first clients.
-
-        [T, H] `score`, `regret`; per exchange [U, H, K] `probability`, `held` and `prediction_weights`, and its first
-        [U] `round`.
-        """
-        return {name: np.stack(values) for name, values in self._kept.items()}
-
     def _line(self, exchange: Exchange, step: int) -> Line:
-        running = self._known(self._mean(self.score))
-        here = slice(None) if exchange.present is None else exchange.present[0]
-        first = step == 0
+        columns: dict[str, AnyArray] = {
+            "mean": self._mean(self.score),
+            "score": exchange.scores[:, step],
+            "down": exchange.traffic.down,
+            "up": exchange.traffic.up,
+            "held": exchange.traffic.held,
+        }
+        if self.hindsight:
+            columns["regret"] = self.regret.value
+        if self.has_frozen:
+            columns["frozen"] = self.frozen_score if self.own_rounds is None else self._mean(self.frozen_score)
+        if self.own_rounds is not None:
+            columns["known"] = self.own_rounds > 0
+        if exchange.present is not None:
+            columns["here"] = exchange.present[0]
+        return self._line_of(gather_rows(self._group, columns), exchange, step)
+
+    def _line_of(self, columns: dict[str, AnyArray], exchange: Exchange, step: int) -> Line:
+        """The record of a round, from columns with a row for each client."""
+        known, here = columns.get("known", slice(None)), columns.get("here", slice(None))
+        running, first = columns["mean"][known], step == 0
         line: Line = {
             "round": self.rounds,
             "exchange": exchange.index,
             "mean": float(running.mean()),
             "std": float(running.std()),
-            "score": float(exchange.scores[here, step].mean()),
+            "score": float(columns["score"][here].mean()),
         }
         if self.hindsight:
-            regret = self._known(self.regret.value)
+            regret = columns["regret"][known]
             low, middle, high = np.quantile(regret, [0.1, 0.5, 0.9]).tolist()
             line |= {
                 "regret": float(regret.mean()),
@@ -161,12 +168,11 @@ class Measurement:
                 "regret_quantiles": [low, middle, high],
             }
         if self.has_frozen:
-            frozen = self.frozen_score if self.own_rounds is None else self._known(self._mean(self.frozen_score))
-            line["frozen"] = float(frozen.mean() / (self.rounds if self.own_rounds is None else 1))
+            line["frozen"] = float(columns["frozen"][known].mean() / (self.rounds if self.own_rounds is None else 1))
         return line | {
-            "down": int(exchange.traffic.down.sum()) if first else 0,
-            "up": int(exchange.traffic.up.sum()) if first else 0,
-            "held": float(exchange.traffic.held[here].mean()),
+            "down": int(columns["down"].sum()) if first else 0,
+            "up": int(columns["up"].sum()) if first else 0,
+            "held": float(columns["held"][here].mean()),
             "groups": exchange.grants.groups,
         }
 
@@ -176,26 +182,34 @@ class Measurement:
         arrays |= {"incurred": self.regret.incurred, "hindsight": self.regret.hindsight}
         if self.own_rounds is not None and self.shared_rounds is not None:
             arrays |= {"own_rounds": self.own_rounds, "shared_rounds": self.shared_rounds}
-        kept = {f"kept.{name}": np.stack(values) for name, values in self._kept.items()}
-        return arrays | kept, {"rounds": self.rounds, "has_frozen": self.has_frozen, "saturated": self.saturated}
+        kept, step = self.history.flatten()
+        values = {"rounds": self.rounds, "has_frozen": self.has_frozen, "saturated": self._all_saturated()}
+        return gather_rows(self._group, arrays) | kept, values | step
 
     def unflatten(self, arrays: dict[str, AnyArray], values: dict[str, Any]) -> None:
         """Continue from flattened arrays and values."""
         for name in _SUMS:
-            if arrays[name].shape != getattr(self, name).shape:
+            own = arrays[name][self._clients]
+            if own.shape != getattr(self, name).shape or (self._group.size == 1 and own.shape != arrays[name].shape):
                 raise ValueError(f"{name} has shape {list(arrays[name].shape)}")
-            setattr(self, name, arrays[name])
-        self.regret = type(self.regret)(arrays["incurred"], arrays["hindsight"])
+            setattr(self, name, own)
+        self.regret = type(self.regret)(arrays["incurred"][self._clients], arrays["hindsight"][self._clients])
         if self.own_rounds is not None:
-            self.own_rounds, self.shared_rounds = arrays["own_rounds"], arrays["shared_rounds"]
-        self._kept = {name: list(arrays[f"kept.{name}"]) for name in _KEPT if f"kept.{name}" in arrays}
+            self.own_rounds = arrays["own_rounds"][self._clients]
+            self.shared_rounds = arrays["shared_rounds"][self._clients]
+        self.history.unflatten(arrays, values)
         self.rounds, self.has_frozen = int(values["rounds"]), bool(values["has_frozen"])
-        self.saturated = int(values.get("saturated", 0))
+        # The sum of all processes: the first one has it.
+        self.saturated = int(values.get("saturated", 0)) if self._group.rank == 0 else 0
 
     @property
     def saturated_share(self) -> float:
         """The share of samples on which the losses of all predicting models reach their bound."""
-        return self.saturated / (self.score.size * max(1, self.rounds))
+        clients = gather_rows(self._group, {"score": self.score})["score"].size
+        return self._all_saturated() / (clients * max(1, self.rounds))
+
+    def _all_saturated(self) -> int:
+        return int(gather_rows(self._group, {"saturated": np.array([self.saturated])})["saturated"].sum())
 
     def per_client(self) -> dict[str, AnyArray]:
         """Arrays with a leading client axis."""
@@ -218,4 +232,4 @@ class Measurement:
             if self.hindsight:
                 never = self.shared_rounds == 0
                 arrays["model_score"] = np.where(never, np.nan, self.model_score / np.maximum(self.shared_rounds, 1))
-        return arrays
+        return gather_rows(self._group, arrays)

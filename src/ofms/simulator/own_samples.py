@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ofms.compute.own_copies import OwnCopies
-from ofms.compute.protocol import Adaptation, Compute, Evaluation, Pending, Summed
+from ofms.compute.protocol import Adaptation, Combine, Compute, Evaluation, Pending, ShardUpdates, Summed
+from ofms.compute.updates import add_updates
 from ofms.core.messages import Plan
 from ofms.core.schedule import Window
 from ofms.core.typing import Flags, Floats, Integers
@@ -45,7 +46,9 @@ def evaluate(
         if rows is not None and adaptation is not None
     ]
     if not some:
-        return compute.evaluate(span, held, prediction_weights, adaptation=adaptation, **given)
+        # Without any part, all of them just joined.
+        shared = adaptation if parts else None
+        return compute.evaluate(span, held, prediction_weights, adaptation=shared, **given)
     # Those who just joined have nothing to adapt to.
     some.append((~np.any([rows for rows, _ in some], axis=0), None))
     pending = [
@@ -66,15 +69,34 @@ def evaluate(
 
 
 def update(
-    compute: Compute, first_rounds: Integers | None, window: Window, plan: Plan, local: LocalUpdate
+    numbers: range, compute: Compute, first_rounds: Integers | None, window: Window, plan: Plan, local: LocalUpdate
+) -> Pending[ShardUpdates]:
+    """`Compute.update` of the shards `numbers`, in which clients fine-tune on their own samples."""
+    parts = _parts(first_rounds, window, plan)
+    pending = [compute.update(own, weights, local, plan.prediction_weights) for own, weights in parts]
+    return pending[0] if len(pending) == 1 else Pending(lambda: _summed([each.result() for each in pending], numbers))
+
+
+def combine(
+    compute: Compute,
+    first_rounds: Integers | None,
+    window: Window,
+    plan: Plan,
+    local: LocalUpdate,
+    combination: Combine,
 ) -> Pending[Summed]:
-    """`Compute.update`, in which clients fine-tune on their own samples."""
-    pending = []
+    """`Compute.combine`, in which clients fine-tune on their own samples."""
+    return compute.combine(_parts(first_rounds, window, plan), local, plan.prediction_weights, combination)
+
+
+def _parts(first_rounds: Integers | None, window: Window, plan: Plan) -> list[tuple[Window, Floats]]:
+    """Windows, each with the weights of the clients that saw it."""
+    parts = []
     for rows, own in own_windows(window, first_rounds):
         weights = plan.update_weight if rows is None else plan.update_weight * rows[:, None]
         if rows is None or weights.any():
-            pending.append(compute.update(own, weights, local, plan.prediction_weights))
-    return pending[0] if len(pending) == 1 else Pending(lambda: _summed([each.result() for each in pending]))
+            parts.append((own, weights))
+    return parts
 
 
 def train(
@@ -102,13 +124,10 @@ def _joined(parts: list[tuple[Flags, Evaluation]]) -> Evaluation:
     return Evaluation(**made)
 
 
-def _summed(parts: list[Summed]) -> Summed:
-    """The sums of updates by model."""
-    summed: dict[int, Any] = {}
+def _summed(parts: list[ShardUpdates], numbers: range) -> ShardUpdates:
+    """The sums of updates by shard and model."""
+    summed: dict[int, Any] = {shard: {} for shard in numbers}
     for part in parts:
-        for model, tensors in part.updates.items():
-            total = summed.get(model)
-            summed[model] = (
-                dict(tensors) if total is None else {name: total[name] + each for name, each in tensors.items()}
-            )
-    return Summed(dict(sorted(summed.items())), [pair for part in parts for pair in part.left_out])
+        for shard, updates in part.shards.items():
+            add_updates(summed[shard], updates)
+    return ShardUpdates(summed, [pair for part in parts for pair in part.left_out])

@@ -83,16 +83,17 @@ class Phases:
         lines = [f"exchange {event.exchange}: {event.describe(who)}" for event, _ in self.later]
         return [*lines, "a client and a model are compared on the rounds in which both were in the fleet"]
 
-    def cohorts(self, setup: Setup) -> Cohorts:
-        """The cohorts of a fleet."""
+    def cohorts(self, setup: Setup, clients: tuple[int, int]) -> Cohorts:
+        """The cohorts of a fleet, with the clients from the first number to before the second."""
         inside = set(setup.members)
-        return Cohorts(setup.client, tuple(each for each in self.groups if int(each[0]) in inside), self.total)
+        numbers = [each for each in self.groups if int(each[0]) in inside]
+        return Cohorts.of(setup.client, numbers, clients, len(setup.catalogue))
 
-    def present(self, setup: Setup) -> tuple[Flags, Flags]:
-        """[N] and [S] the clients and models in the fleet."""
+    def present(self, setup: Setup, among: slice = slice(None)) -> tuple[Flags, Flags]:
+        """[N] and [S] the clients, all or `among` some, and the models in the fleet."""
         clients, models = np.zeros(self.total, dtype=np.bool_), np.zeros(len(setup.catalogue), dtype=np.bool_)
         clients[list(setup.members)] = models[list(setup.places)] = True
-        return clients, models
+        return clients[among], models
 
 
 def phases_of(config: RunConfig, fleet: Fleet, names: Sequence[str] = ()) -> Phases | None:
@@ -106,14 +107,18 @@ def phases_of(config: RunConfig, fleet: Fleet, names: Sequence[str] = ()) -> Pha
 def moved(event: Event, before: tuple[Setup, Cohorts, States], after: Setup, cohorts: Cohorts) -> States:
     """The states after an event: those of new clients begin, those that it concerns adapt."""
     setup, old, states = before
-    known = {int(own[0]): state for own, state in zip(old.members, states, strict=True)}
+    known = {int(each[0]): state for each, state in zip(old.numbers, states, strict=True)}
     all_adapt, made = after.concerns_clients(setup, event), []
-    for own in cohorts.members:
-        budgets, state = after.budgets[own], known.get(int(own[0]))
+    for rows, numbers in zip(cohorts.members, cohorts.numbers, strict=True):
+        own = rows + cohorts.first
+        budgets, state = after.budgets[own], known.get(int(numbers[0]))
         if state is None:
             state = cohorts.session.join(after.catalogue, budgets, own)
-        elif all_adapt or any(client in event.budget for client in own.tolist()):
-            state = cohorts.session.adapt(state, old.session, after.catalogue, budgets, anew=event.anew)
+        elif all_adapt or any(client in event.budget for client in numbers.tolist()):
+            renewed = after.renewed_since(setup)
+            state = cohorts.session.adapt(
+                state, old.session, after.catalogue, budgets, anew=event.anew, renewed=renewed
+            )
         made.append(state)
     return tuple(made)
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 
-from ofms.core.errors import InvalidInput
+from ofms.compute.group import ALONE, Group, own_device
+from ofms.core.errors import InvalidInput, PeerEnded
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
+from ofms.policies import blocks
 from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
 from ofms.policies.rules import BrokenRule
@@ -25,12 +30,13 @@ from ofms.runs.observers import CheckpointObserver, Observer
 from ofms.runs.result import Result
 from ofms.runs.trackers import start_tracker
 from ofms.runs.warning_lines import divergence_warnings, quarantined_models, run_warnings
+from ofms.simulator.agreement import agreed, from_first, lines_of, require_same
 from ofms.simulator.drift import DriftMeasurement
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.phases import Phases
 from ofms.simulator.progress import Progress
-from ofms.simulator.simulation import make_simulation
+from ofms.simulator.simulation import block_of, make_simulation
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +57,15 @@ def run(
     cache: bool = False,
     phases: Phases | None = None,
     report: bool = True,
+    group: Group = ALONE,
 ) -> Result:
-    """Run a policy to its end, from the last checkpoint if it is resumed, and notify observers."""
+    """Run a policy to its end, from the last checkpoint if it is resumed, and notify observers.
+
+    Every process of `group` returns the result; the first one writes and shows it.
+    """
+    inputs = Inputs(fleet.catalogue.revision, stream.fingerprint())
+    require_same(group, config, inputs)
+    writes = group.rank == 0
     simulation = make_simulation(
         policy,
         fleet,
@@ -63,17 +76,24 @@ def run(
         dtype=getattr(torch, config.dtype),
         loopback=bool(config.loopback),
         workers=workers,
+        device=own_device(group, config.device),
         cache=cache,
         progress=progress,
         phases=phases,
+        shards=config.shards,
+        group=group,
+        attack=config.attacked(),
     )
+    block = block_of(stream, config.shards, group)
+    own: Any = {"group": group, "first": block.clients[0]}
     measurement = Measurement(
-        stream.clients,
+        block.size,
         len(dictionary),
         loss_bound=policy.loss_bound,
         hindsight=config.hindsight,
         history=config.history,
         changing=phases is not None,
+        **own,
     )
     metric = "accuracy" if stream.task == "classification" else "mse"
     parts: dict[str, Flattenable] = {"simulation": simulation, "measurement": measurement}
@@ -81,28 +101,34 @@ def run(
     # With a fleet that changes, phases of the stream are not comparable.
     if stream.changes and config.hindsight and phases is None:
         drift = DriftMeasurement(
-            stream.clients, len(dictionary), config.rounds, stream.changes, metric=metric, loss_bound=policy.loss_bound
+            *(block.size, len(dictionary), config.rounds, stream.changes),
+            metric=metric,
+            loss_bound=policy.loss_bound,
+            **own,
         )
         parts["drift"] = drift
-    inputs = Inputs(fleet.catalogue.revision, stream.fingerprint())
     done, seconds = 0, 0.0
     lines: list[Line] = []
     with ExitStack() as stack:
+        stack.enter_context(blocks.threads(workers or os.cpu_count() or 1))
         observers: list[Observer] = []
         written: RunFolder | None = None
         if folder is not None:
-            written = stack.enter_context(RunFolder(folder, config, resumed=resumed))
+            if writes:
+                written = stack.enter_context(RunFolder(folder, config, resumed=resumed))
             if resumed:
-                done, seconds = restore(folder, parts, inputs)
-            lines += written.start(done)
-            observers.append(written)
-            if tracker is not None:
+                done, seconds = restore(folder, parts, inputs, partial(from_first, group))
+            lines += lines_of(group, [] if written is None else written.start(done))
+            observers += [] if written is None else [written]
+            if tracker is not None and writes:
                 observers.append(stack.enter_context(start_tracker(tracker, config, folder)))
-        if progress:
+        if progress and writes:
             observers.append(stack.enter_context(Progress(policy.name, metric, config.rounds, before=lines)))
         if folder is not None:
-            checkpoints = Checkpoints(folder, checkpoint, parts, inputs, comparable(config))
-            follower = CheckpointObserver(checkpoints, config.rounds, done=done, seconds=seconds)
+            checkpoints = Checkpoints(folder, checkpoint, parts, inputs, comparable(config), writes=writes)
+            follower = CheckpointObserver(
+                checkpoints, config.rounds, done=done, seconds=seconds, agree=partial(agreed, group)
+            )
             observers.append(stack.enter_context(follower))
         _log.debug("configuration: %s", msgspec.json.encode(config).decode())
         began = time.perf_counter() - seconds
@@ -131,7 +157,7 @@ def run(
             config,
             metric=metric,
             clients=clients,
-            history=measurement.first_clients(),
+            history=measurement.history.arrays(),
             lines=lines,
             seconds=time.perf_counter() - began,
             bound=policy.bound,
@@ -170,6 +196,10 @@ def _explained(
     except BrokenRule as error:
         client = error.client if isinstance(error.client, str) else stream.name_of(error.client)
         raise error.named(client, models) from None
+    except PeerEnded as error:
+        if folder is not None:
+            error.add_note(f"continue with: {resume_command(folder)}")
+        raise
     except Exception as error:
         # An error of the folder itself says so already.
         if folder is not None and not isinstance(error, InvalidInput | OSError):

@@ -53,6 +53,24 @@ def waiting_lock(path: Path) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Within the block, whether this process has claimed a file, which need not exist; False if another one has."""
+    lock_path = path.with_name(f".{path.name}{LOCK}")
+    lock = FileLock(lock_path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        # Removed while locked, as in `FolderLock.close`.
+        lock_path.unlink(missing_ok=True)
+        lock.release()
+
+
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the lock on a folder; reads only, so it also works on a read-only folder.
 

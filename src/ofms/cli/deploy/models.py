@@ -11,7 +11,7 @@ from ofms.cli.deploy.common import folder_argument
 
 @click.group("models")
 def command() -> None:
-    """Add models to a running fleet, and retire models."""
+    """Add models to a running fleet, retire models, and roll them back."""
 
 
 @command.command("add")
@@ -37,3 +37,21 @@ def retire(folder: Path, names: tuple[str, ...]) -> None:
 
     request_change(folder, Requested(retire=list(names)))
     click.echo("requested; the server retires them before its next exchange")
+
+
+@command.command("rollback")
+@folder_argument
+@click.argument("names", nargs=-1, required=True)
+@click.option(
+    "--to", type=int, default=0, metavar="E", help="Their versions before exchange E; their first ones by default."
+)
+def rollback(folder: Path, names: tuple[str, ...], to: int) -> None:
+    """Let models go back to earlier versions, from the next exchange on; devices forget what they learnt about them.
+
+    `ofms deploy rollback` lists the exchanges whose versions are kept.
+    """
+    from ofms.coordinator.changes import Requested
+    from ofms.coordinator.operation import request_change
+
+    request_change(folder, Requested(rollback=dict.fromkeys(names, to)))
+    click.echo("requested; the server rolls them back before its next exchange")

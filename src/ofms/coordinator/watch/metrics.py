@@ -111,6 +111,7 @@ _PER_DEVICE: tuple[tuple[str, Literal["gauge", "counter"], str, str], ...] = (
     ("ofms_device_missed_total", "counter", "Exchanges that a device did not answer in time.", "missed"),
     ("ofms_device_late_total", "counter", "Exchanges that a device answered after they were closed.", "late"),
     ("ofms_device_rejected_total", "counter", "Messages of a device, or parts of them, that were rejected.", "refused"),
+    ("ofms_device_outliers_total", "counter", "Updates over ten times as long as the others'.", "outliers"),
     ("ofms_device_samples_total", "counter", "Labels that a device reported.", "samples"),
     ("ofms_device_held_bytes", "gauge", "Bytes of the models that a device holds.", "held_bytes"),
     ("ofms_device_budget_bytes", "gauge", "Bytes that a device has for models.", "budget"),

@@ -197,7 +197,8 @@ function showDevices(status) {
       element("td", {}, bytes(device.bytes_down)),
       element("td", {}, bytes(device.bytes_up)),
       element("td", {}, `${bytes(device.held_bytes)} of ${bytes(device.budget)}`),
-      element("td", device.refused ? { class: "alarm" } : {}, String(device.refused)));
+      element("td", device.refused ? { class: "alarm" } : {}, String(device.refused)),
+      element("td", device.outliers ? { class: "alarm" } : {}, String(device.outliers ?? 0)));
   }));
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ofms.core.packing.first_fit import first_fit_decreasing
+from ofms.core.packing.partition import cluster_counts
 from ofms.core.typing import Integers
 
 # The search recurses once per item; with more items than this, the initial bounds are returned.
@@ -103,21 +104,27 @@ def fewest_clusters(costs: Integers, budget: int, *, effort: int = 20_000) -> Bi
     """
     costs = np.asarray(costs, dtype=np.int64)
     distinct, first = np.unique(costs, return_index=True)
-    others = {cost: np.delete(costs, index) for cost, index in zip(distinct.tolist(), first.tolist(), strict=True)}
-    counts = {cost: fewest_bins(rest, budget - cost, effort=0) for cost, rest in others.items()}
-    lower = max(count.lower for count in counts.values())
-    doubtful = [cost for cost, count in counts.items() if count.upper > lower]
+    # Models that cost nothing need no cluster.
+    counts = np.where(costs.sum() > costs, cluster_counts(costs, budget), 0)
+    upper, lower = dict(zip(distinct.tolist(), counts[first].tolist(), strict=True)), 0
     # The largest models leave the least capacity, so they probably need the most clusters.
-    for cost in sorted(doubtful, reverse=True):
-        if counts[cost].upper > lower:
-            counts[cost] = fewest_bins(others[cost], budget - cost, effort=effort // len(doubtful))
-            lower = max(lower, counts[cost].lower)
-    return BinCount(lower, max(count.upper for count in counts.values()))
+    falling = list(zip(distinct[::-1].tolist(), first[::-1].tolist(), strict=True))
+    for cost, index in falling:
+        if upper[cost] > lower:
+            lower = max(lower, _bin_lower_bound(np.delete(costs, index), budget - cost))
+    doubtful = [(cost, index) for cost, index in falling if upper[cost] > lower]
+    for cost, index in doubtful if costs.size - 1 <= _MOST_ITEMS_SEARCHED else []:
+        if upper[cost] > lower:
+            count = fewest_bins(np.delete(costs, index), budget - cost, effort=effort // len(doubtful))
+            upper[cost], lower = count.upper, max(lower, count.lower)
+    return BinCount(lower, max(upper.values()))
 
 
 def _bin_lower_bound(items: Integers, capacity: int) -> int:
     """Martello and Toth's L2: the maximum over thresholds of bins for large items plus overflow of small ones."""
-    ascending = np.sort(items)
+    ascending = np.sort(items[items > 0])
+    if ascending.size == 0:
+        return 0
     sums = np.concatenate([[0], np.cumsum(ascending)])
     middle = int(np.searchsorted(ascending, capacity // 2, side="right"))
     thresholds = np.unique(np.concatenate([[0], ascending[:middle]]))
@@ -128,5 +135,5 @@ def _bin_lower_bound(items: Integers, capacity: int) -> int:
     halves = np.maximum(large - middle, 0)
     left = halves * capacity - (sums[np.maximum(large, middle)] - sums[middle])
     overflow = (sums[middle] - sums[small]) - left
-    bound = (items.size - np.maximum(large, middle)) + halves + np.maximum(0, -(-overflow // capacity))
+    bound = (ascending.size - np.maximum(large, middle)) + halves + np.maximum(0, -(-overflow // capacity))
     return int(bound.max())

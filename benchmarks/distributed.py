@@ -1,0 +1,141 @@
+"""Processes that share a run, against the worker threads of one process, as ratios measured in one run.
+
+    python benchmarks/distributed.py [mnist] [cifar10] [start]
+
+Full OFMS-FT rounds that fine-tune, at the paper's sizes with B = 5, on random data: one process with two worker
+threads, two processes with one thread each, and one process with one thread. The time in which processes reduce their
+updates is measured by itself, and from it follows what four machines would take. `start` is the time from the command
+to the end of a run of one round in four processes. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from networks import CIFAR10, MNIST, WINDOW, make_problem
+from ofms.compute.group import Group
+from ofms.compute.process_group import join_group, leave_group
+from ofms.compute.shards import Block, shard_count
+from ofms.compute.threads import ThreadedCompute
+from ofms.drawing.tables import format_table
+from ofms.simulator.fused import FusedSimulation
+
+CASES = {"mnist": (MNIST, 2), "cifar10": (CIFAR10, 1)}
+# Megabytes per second between machines: 10 and 1 Gbit/s.
+NETWORKS = {"10 Gbit/s": 1250.0, "1 Gbit/s": 125.0}
+
+
+class Timed:
+    """A group that measures how long sums over processes take, with and without waiting for the others."""
+
+    def __init__(self, group: Group) -> None:
+        self.rank, self.size = group.rank, group.size
+        self.gather, self.share, self._group = group.gather, group.share, group
+        self.seconds: list[float] = []
+
+    def total(self, shards: Any, block: Block) -> Any:
+        if self.size > 1:
+            self.gather({})
+        began = time.perf_counter()
+        found = self._group.total(shards, block)
+        self.seconds.append(time.perf_counter() - began)
+        return found
+
+
+def work(name: str, workers: int) -> None:
+    """In a process of its own: the median time of a round, and of a reduction."""
+    case, rounds = CASES[name]
+    group = Timed(join_group())
+    problem = make_problem(case, WINDOW + 1 + rounds)
+    count = shard_count(case.clients, None, images=True)
+    block = Block.of(case.clients, count, group.rank, group.size)
+    own = problem.stream.rows(block.clients)
+    compute = ThreadedCompute(problem.dictionary, own, workers=workers, block=block)
+    simulation = FusedSimulation(
+        problem.policy, problem.fleet, compute, own.y, seed=0, hindsight=False, block=block, group=group
+    )
+    seconds, began = [], time.perf_counter()
+    for _ in simulation.exchanges():
+        ended = time.perf_counter()
+        seconds.append(ended - began)
+        began = ended
+    values = sum(parameter.numel() for each in compute.networks.parameters for parameter in each.values())
+    if group.rank == 0:
+        figures = {"round": statistics.median(seconds[-rounds:]), "megabytes": 4 * values / 1e6}
+        print(json.dumps(figures | {"reduction": statistics.median(group.seconds[-rounds:])}))
+    if group.size > 1:
+        leave_group()
+
+
+def measure(name: str, processes: int, workers: int) -> dict[str, float]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = os.environ | {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--work", name, str(workers)],
+            env=common | {"RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(processes)
+    ]
+    output = [process.communicate()[0] for process in started]
+    figures: dict[str, float] = json.loads(output[0])
+    return figures
+
+
+def start_seconds() -> float:
+    arguments = ["run", "digits", "--rounds", "1", "--set", "shards=4", "--processes", "4", "--out"]
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "ofms", *arguments, f"/tmp/ofms-start-{os.getpid()}"], check=True, stdout=2)
+    return time.perf_counter() - began
+
+
+def main(names: list[str]) -> None:
+    rows = []
+    for name in names:
+        if name == "start":
+            print(f"a run of one round in four processes, from command to end: {start_seconds():.1f} s")
+            continue
+        threads, ranks, one = measure(name, 1, 2), measure(name, 2, 1), measure(name, 1, 1)
+        rows.append(
+            [
+                CASES[name][0].name,
+                f"{threads['round']:.2f} s",
+                f"{ranks['round']:.2f} s",
+                f"{one['round']:.2f} s",
+                f"{threads['round'] / ranks['round']:.2f}",
+                f"{one['round'] / ranks['round']:.2f}",
+                f"{one['round'] / threads['round']:.2f}",
+                f"{1e3 * ranks['reduction']:.0f} ms",
+            ]
+        )
+        for network, rate in NETWORKS.items():
+            # Two levels of the tree and a broadcast over three links, one after another.
+            transfer = (2 + 3) * ranks["megabytes"] / rate
+            whole = ranks["round"] / 4 + transfer
+            print(
+                f"{CASES[name][0].name}, four machines of two processes, {network}, by calculation: {whole:.2f} s, ",
+                end="",
+            )
+            print(f"{ranks['round'] / whole:.1f} times as fast as one of them")
+    header = ["", "two threads", "two processes", "one thread", "processes/threads"]
+    header += ["against one", "threads against one", "a reduction"]
+    if rows:
+        print(format_table(header, rows))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--work"]:
+        work(sys.argv[2], int(sys.argv[3]))
+    else:
+        main(sys.argv[1:] or [*CASES, "start"])

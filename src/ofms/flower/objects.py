@@ -1,0 +1,131 @@
+"""Flower's objects as bytes, made of its protocol buffers alone: a message, its dictionary of records, its one record.
+
+An object is a line with its type, the ids of its children and its length, a zero byte, and its body; its id is the
+SHA-256 of all of it. Flower's own classes for them import all of Flower.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from ofms.core.errors import InvalidInput
+from ofms.flower.opaque import RECORD, record_of
+from ofms.flower.private import (
+    HEAD_BODY_DIVIDER,
+    HEAD_VALUE_DIVIDER,
+    ConfigRecord,
+    ConfigRecordValue,
+    Message,
+    Metadata,
+    ObjectTree,
+    RecordDict,
+    now,
+)
+
+_FIELDS = {int: "sint64", float: "double", bytes: "bytes"}
+
+
+@dataclass(eq=False)
+class Transfer:
+    """A message without its content, and the tree of the objects that are its content.
+
+    Attributes
+    ----------
+    contents, session
+        Of a reply: the objects to be pushed by their ids, and the session in which the SuperLink expects them.
+    """
+
+    message: bytes
+    tree: ObjectTree
+    contents: dict[str, bytes] = field(default_factory=dict)
+    session: str | None = None
+
+    @property
+    def metadata(self) -> Any:
+        """Run, sender and type of the message, as the SuperLink checked them."""
+        return Message.FromString(self.message).metadata
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no content."""
+        message = Message.FromString(self.message)
+        return str(message.error.reason) if message.HasField("error") else None
+
+    @property
+    def record(self) -> str:
+        """The id of the one record; a message with other objects is rejected before any of them is transferred."""
+        dictionaries = self.tree.children
+        records = dictionaries[0].children if len(dictionaries) == 1 else []
+        if len(records) != 1 or records[0].children:
+            raise InvalidInput("message", "of other objects", "a message is one record")
+        return str(records[0].object_id)
+
+
+def make_reply(received: bytes, content: bytes) -> Transfer:
+    """A reply to a message that was received, with an encoded envelope."""
+    metadata = _reply_to(Message.FromString(received).metadata)
+    record = _object("ConfigRecord", (), _record_body(content))
+    names = json.dumps({RECORD: _id(record)}).encode()
+    dictionary = _object("RecordDict", (_id(record),), names)
+    body = Message(metadata=metadata).SerializeToString(deterministic=True)
+    message = _object("Message", (_id(dictionary),), body)
+    tree = ObjectTree(object_id=_id(record))
+    for each in (dictionary, message):
+        tree = ObjectTree(object_id=_id(each), children=[tree])
+    metadata.message_id = _id(message)
+    announced = Message(metadata=metadata, content=RecordDict())
+    contents = {_id(each): each for each in (record, dictionary, message)}
+    return Transfer(announced.SerializeToString(), tree, contents)
+
+
+def decode_record(content: bytes) -> dict[str, Any]:
+    """The values of a record that was transferred; other objects are rejected."""
+    try:
+        head, _, body = content.partition(HEAD_BODY_DIVIDER)
+        if head.decode().split(HEAD_VALUE_DIVIDER)[0] != "ConfigRecord":
+            raise ValueError("an object of another type")
+        items = ConfigRecord.FromString(body).items
+        return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in items}
+    except Exception as error:
+        raise InvalidInput("message", type(error).__name__, "it is not a record of Flower") from None
+
+
+def _reply_to(asked: Any) -> Any:
+    created = now().timestamp()
+    reply = Metadata(
+        run_id=asked.run_id,
+        src_node_id=asked.dst_node_id,
+        dst_node_id=asked.src_node_id,
+        reply_to_message_id=asked.message_id,
+        group_id=asked.group_id,
+        message_type=asked.message_type,
+        created_at=created,
+        # It expires together with the message that it answers.
+        ttl=asked.created_at + asked.ttl - created,
+    )
+    if asked.HasField("dst_task_id"):
+        reply.src_task_id = asked.dst_task_id
+    if asked.HasField("src_task_id"):
+        reply.dst_task_id = asked.src_task_id
+    return reply
+
+
+def _record_body(content: bytes) -> bytes:
+    items = [
+        ConfigRecord.Item(key=key, value=ConfigRecordValue(**{_FIELDS[type(value)]: value}))
+        for key, value in record_of(content).items()
+    ]
+    return bytes(ConfigRecord(items=items).SerializeToString())
+
+
+def _object(kind: str, children: Sequence[str], body: bytes) -> bytes:
+    head = HEAD_VALUE_DIVIDER.join((kind, ",".join(children), str(len(body))))
+    return head.encode() + HEAD_BODY_DIVIDER + body
+
+
+def _id(content: bytes) -> str:
+    return sha256(content).hexdigest()

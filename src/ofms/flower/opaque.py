@@ -1,0 +1,35 @@
+"""The one record of a message: an encoded envelope, and how long its carrier waits for the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ofms.core.errors import InvalidInput
+from ofms.storage.envelope import require_protocol
+
+# Of the record. Protocol 2 had a record per array; that of the envelope inside did not change.
+PROTOCOL = 3
+RECORD = "message"
+
+
+def record_of(content: bytes, wait: float = 0.0) -> dict[str, Any]:
+    """The values of a record; `wait` is how many seconds the carrier waits for the device's answer."""
+    return {"protocol": PROTOCOL, "wait": float(wait), "content": content}
+
+
+def read_record(record: Mapping[str, Any]) -> tuple[bytes, float]:
+    """The bytes of an envelope and `wait`, or reject a record without them."""
+    try:
+        require_protocol(record["protocol"], PROTOCOL)
+        content, wait = record["content"], float(record["wait"])
+    except InvalidInput:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput("message", type(error).__name__, "it contains no envelope") from None
+    if not isinstance(content, bytes):
+        raise InvalidInput("message", type(content).__name__, "it contains no envelope")
+    if not 0 <= wait < math.inf:
+        raise InvalidInput("message", f"wait {wait}", "it must be a number of seconds")
+    return content, wait

@@ -1,0 +1,146 @@
+"""`--processes` and `torchrun`: real processes, one of which is killed, and ones that do not fit together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ofms import simulate
+from ofms.runs.result import Result
+from tests.ranked import WAIT_SECONDS, start
+
+RUN = ("run", "digits", "--policy", "ofms-ft", "--clients", "16", "--set", "shards=4", "--checkpoint", "0", "-q")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "ofms", *arguments]
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes that a command has started."""
+    return psutil.Process(process.pid).children()
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    """Until a file exists, while the command runs."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def ended(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    """The statuses of processes, and what they printed to standard error."""
+    found = [(each, each.communicate(timeout=WAIT_SECONDS)[1]) for each in processes]
+    return [(process.returncode, errors) for process, errors in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_process_ends_the_others_with_one_line_and_three_resume_the_run(killed: int, tmp_path: Path) -> None:
+    size = ("--rounds", "120")
+    process = subprocess.Popen(
+        command(*RUN, *size, "--processes", "2", "--out", str(tmp_path / "run")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(tmp_path / "run" / "checkpoint" / "latest.json", process)
+    ranks = ranks_of(process)
+    next(rank for rank in ranks if rank.environ()["RANK"] == str(killed)).send_signal(signal.SIGKILL)
+    _, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 1
+    assert errors.splitlines() == [
+        f"ofms: process {killed + 1} of 2 was ended by SIGKILL; continue with: ofms run --resume {tmp_path / 'run'}"
+    ]
+    assert not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks)
+    resumed = command("run", "--resume", str(tmp_path / "run"), "--processes", "3", "-q")
+    subprocess.run(resumed, check=True, capture_output=True, timeout=WAIT_SECONDS)
+    alone = simulate("digits", policy="ofms-ft", clients=16, rounds=120, shards=4)
+    found = Result.load(tmp_path / "run")
+    assert found.score.tolist() == alone.score.tolist()
+    assert found.clients["regret"].tolist() == alone.clients["regret"].tolist()
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_command_stops_all_processes_after_an_exchange(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command(*RUN, "--rounds", "20000", "--processes", "2", "--out", str(tmp_path / "run")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(tmp_path / "run" / "checkpoint" / "latest.json", process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert len(errors.splitlines()) == 1
+    assert f"continue with: ofms run --resume {tmp_path / 'run'}" in errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("difference", ["configuration", "version", "data"])
+def test_a_process_that_differs_is_refused_before_the_first_round(difference: str, tmp_path: Path) -> None:
+    given = [*RUN, "--rounds", "60", "--out", str(tmp_path / "run")]
+    other = [*given, "--seed", "3"] if difference == "configuration" else given
+    changed = {
+        "configuration": "",
+        "version": "import ofms.core.version as v; v.__version__ = '0.0.1'; ",
+        "data": "import ofms.data.stream as s; s.Stream.fingerprint = lambda self: 'another'; ",
+    }[difference]
+    port = str(_free_port())
+    processes = []
+    for rank, arguments in enumerate((given, other)):
+        code = f"{changed if rank else ''}import sys; from ofms.__main__ import main; main()"
+        variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", code, *arguments],
+                env=os.environ | variables | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    (first, line), (second, nothing) = ended(processes)
+    assert (first, second) == (2, 2)
+    assert len(line.splitlines()) == 1
+    assert "process 1 differs from the first one" in line
+    assert nothing == ""
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_port_in_use_and_a_master_that_nobody_reaches_are_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        arguments = ["ofms", "run", "digits"]
+        first = start(2, arguments, MASTER_PORT=port, OFMS_JOIN_SECONDS="5")
+        for process in first[1:]:
+            process.kill()
+        (status, line), _ = ended(first)
+    assert (status, len(line.splitlines())) == (2, 1)
+    assert "the port is in use" in line
+    second = start(2, arguments, MASTER_PORT=port, OFMS_JOIN_SECONDS="2")
+    second[0].kill()
+    _, (status, line) = ended(second)
+    assert (status, len(line.splitlines())) == (2, 1)
+    assert "MASTER_ADDR:MASTER_PORT = 127.0.0.1:" in line
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

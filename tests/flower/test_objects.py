@@ -1,0 +1,72 @@
+"""Flower's objects from its protocol buffers alone, against Flower's own classes; what a node imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, Metadata
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+
+import ofms
+from ofms.flower import objects
+from ofms.flower.objects import decode_record, make_reply
+from ofms.flower.opaque import read_record
+from ofms.flower.records import to_record
+from tests.flower.messages import flower_message, transfer_of
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("tasks", [(None, None), (3, 4)])
+@pytest.mark.parametrize("content", [b"", b"an envelope", bytes(range(256)) * 40])
+def test_a_reply_has_the_bytes_that_flower_gives_it(
+    content: bytes, tasks: tuple[int | None, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = Metadata(1, "m", 2, 3, "", "7", NOW.timestamp() - 5.0, 60.0, "train.exchange", *tasks)
+    asked = Message(to_record(b"grant"), metadata=metadata)  # type: ignore[call-overload]
+    received = message_to_proto(remove_content_from_message(asked)).SerializeToString()
+    for module in (objects, sys.modules["flwr.app.message.message"]):
+        monkeypatch.setattr(module, "now", lambda: NOW)
+
+    expected = Message(to_record(content), reply_to=message_from_proto(ProtoMessage.FromString(received)))
+    expected.metadata.__dict__["_message_id"] = expected.object_id
+    found = make_reply(received, content)
+
+    assert found.contents == {name: each.deflate() for name, each in get_all_nested_objects(expected).items()}
+    assert found.tree == get_object_tree(expected)
+    assert ProtoMessage.FromString(found.message) == message_to_proto(remove_content_from_message(expected))
+    assert read_record(decode_record(found.contents[found.record])) == (content, 0.0)
+
+
+def test_records_of_flower_are_read() -> None:
+    transfer = transfer_of(flower_message(to_record(b"x", wait=2.5), "exchange"))
+    assert read_record(decode_record(transfer.contents[transfer.record])) == (b"x", 2.5)
+    values: dict[str, Any] = {"one": 1, "text": "a", "flag": True, "list": [1.0, 2.0]}
+    assert decode_record(ConfigRecord(values).deflate())["one"] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"RecordDict  2\0{}", b"ConfigRecord  3\0\xff\xff\xff", b"\xff\xff\0"])
+def test_other_objects_are_rejected(content: bytes) -> None:
+    with pytest.raises(ofms.InvalidInput, match="not a record of Flower"):
+        decode_record(content)
+
+
+def test_a_node_imports_neither_grpc_nor_all_of_flower_and_leaves_flower_usable() -> None:
+    program = """
+import sys
+import ofms.flower.node
+heavy = sorted({"grpc", "typer", "torch", "flwr"} & {each.partition(".")[0] for each in sys.modules})
+import flwr
+import flwr.proto.fleet_pb2
+import flwr.app
+print(heavy, flwr.proto.fleet_pb2.PullMessagesRequest(), flwr.app.Message.__name__)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert ran.stdout.split() == ["[]", "Message"]

@@ -1,0 +1,46 @@
+"""Runs that several processes share end with the bits of one process, also if they are resumed by another number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ofms.runs.interrupt import RunInterrupted
+from ofms.simulator.metrics import Measurement
+from tests import ranked
+
+FEW = [
+    "late-hedge, vectors, interval 1",
+    "ofms-ft, images, interval 4",
+    "own copies, doubling",
+    "OFMS-FT, clients and models that come and go",
+    "updates that are not finite",
+]
+
+
+def test_a_run_that_one_process_began_is_resumed_by_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ranked.expected(FEW)
+    with monkeypatch.context() as patched:
+        patched.setattr(Measurement, "add", Measurement.add)
+        ranked.signal_in(1)
+        for place, name in enumerate(FEW):
+            with pytest.raises(RunInterrupted):
+                ranked.run_case(name, tmp_path / str(place))
+    assert ranked.run_cases(3, tmp_path, FEW) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_policy_ends_with_the_same_bits(ranks: int, tmp_path: Path) -> None:
+    names = list(ranked.CASES)
+    wanted, found = ranked.expected(names), ranked.run_cases(ranks, tmp_path, names)
+    assert {name for name in names if found[name] != wanted[name]} == set()
+
+
+@pytest.mark.slow
+def test_every_policy_is_resumed_by_another_number_of_processes(tmp_path: Path) -> None:
+    names = list(ranked.CASES)
+    assert ranked.run_cases(4, tmp_path, names, stop=1) == {}, "all of them were interrupted"
+    wanted, found = ranked.expected(names), ranked.run_cases(3, tmp_path, names)
+    assert {name for name in names if found[name] != wanted[name]} == set()
