@@ -51,7 +51,7 @@ bench: $(STAMP)  ## what it costs, as ratios; with nothing else running
 	$(BIN)/python benchmarks/device.py
 	$(BIN)/python benchmarks/edge.py
 
-mutate: $(STAMP)  ## mutation tests, an hour; resumes; for a part, MUTANTS="ofms.core.rates*"
+mutate: $(STAMP)  ## mutation tests, an hour or more; resumes; for a part, MUTANTS="ofms.core.rates*"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutate]'
 	OMP_NUM_THREADS=1 $(BIN)/python .ci/mutmut_forks.py $(foreach part,$(MUTANTS),'$(part)')
 	$(BIN)/python .ci/mutants.py
