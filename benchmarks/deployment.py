@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,8 @@ from ofms.flower.supervisor import Supervisor
 from ofms.models.zoo import build_module
 
 INTERVAL, MODELS, BUDGET = 20, 20, 5
+# In the event log.
+CLOSED = r"\d+ of \d+ devices"
 # About 19 KiB, as the networks of the demo.
 ARCHITECTURE = ("mlp", {"inputs": 64, "hidden": [64], "outputs": 10})
 
@@ -126,19 +129,20 @@ class Fleet:
         self._stack.close()
 
     def wait_for(self, line: str) -> None:
+        """Wait for a line of the event log, given as a regular expression."""
         log = self.fleet / EVENTS
-        while not (log.exists() and line in log.read_text()):
+        while not (log.exists() and re.search(line, log.read_text())):
             self.server.poll()
             if self.program.poll() is not None:
                 raise RuntimeError(f"the devices' program ended with status {self.program.returncode}")
             time.sleep(0.05)
 
-    def measure(self) -> Measured:
-        """Seconds and processor time per exchange, after the first."""
-        self.wait_for("exchange 0:")
+    def measure(self, first: int = 0) -> Measured:
+        """Seconds and processor time per exchange, after the `first`."""
+        self.wait_for(f"exchange {first}: {CLOSED}")
         started, spent = time.monotonic(), processor_seconds(self.server.pid)
-        self.wait_for(f"exchange {self.exchanges - 1}:")
-        later = self.exchanges - 1
+        self.wait_for(f"exchange {self.exchanges - 1}: {CLOSED}")
+        later = self.exchanges - 1 - first
         seconds = (time.monotonic() - started) / later
         return Measured(seconds, (processor_seconds(self.server.pid) - spent) / later / self.devices)
 

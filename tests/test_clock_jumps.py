@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ofms.coordinator.changes import Requested
@@ -39,16 +40,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 def test_a_device_keeps_inputs_that_wait_for_labels(ahead: float, clock: SetClock, tmp_path: Path) -> None:
     device, _ = granted_device(tmp_path, "ofms-ft")
     device.longest_wait = HOURS
-    first = device.predict([0.1, 0.2, 0.3])
+    first = device.predict(np.array([0.1, 0.2, 0.3]))
     clock.ahead = ahead
-    second = device.predict([0.1, 0.2, 0.4])
+    second = device.predict(np.array([0.1, 0.2, 0.4]))
     assert device.waiting == [first.id, second.id]
     assert device.feedback(first.id, 0.5)
     device.close()
     # Set back to right, and opened again: times do not go back.
     clock.ahead = 0.0
     with Device(device.store, budget=device.budget, mail=False, longest_wait=HOURS) as again:
-        third = again.predict([0.1, 0.2, 0.5])
+        third = again.predict(np.array([0.1, 0.2, 0.5]))
         assert again.waiting == [second.id, third.id]
         assert again.feedback(second.id, 0.5)
 
@@ -58,14 +59,14 @@ def test_commands_given_after_a_clock_was_set_back_are_executed_in_order(clock: 
     persistence = PersistentCoordinator(Deployment(folder))
     give_command(folder, Command("freeze"))
     persistence.run_commands()
-    assert persistence.coordinator.frozen
+    assert [persistence.coordinator.frozen] == [True]
     clock.ahead = -5 * HOURS
     give_command(folder, Command("thaw"))
     clock.ahead = -7 * HOURS
     request_change(folder, Requested(deadline=7.0))
     request_change(folder, Requested(deadline=8.0))
     persistence.run_commands()
-    assert not persistence.coordinator.frozen
+    assert [persistence.coordinator.frozen] == [False]
     assert persistence.deadline == 8.0
     persistence.close()
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ofms.coordinator.deployment import Deployment
@@ -100,7 +101,7 @@ def test_a_changed_byte_of_a_journal_is_refused_unless_it_is_in_the_last_record(
     store = shutil.copytree(whole / "devices" / "0", tmp_path / "store")
     device = Device(store, budget=10**6, mail=False)
     for step in range(3):
-        device.predict([0.1 * step, 0.2, 0.3])
+        device.predict(np.array([0.1 * step, 0.2, 0.3]))
     known = device.waiting
     device.close()
     (journal,) = store.glob("journal-*")

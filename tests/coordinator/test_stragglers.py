@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ofms.coordinator import coordinator as coordinator_module
+from ofms.coordinator import aggregation
 from ofms.coordinator.aggregation import sum_updates
 from ofms.coordinator.changes import Requested
 from ofms.coordinator.commands import Command, give_command
@@ -43,7 +43,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[list[Answer]]:
         found.append(list(answers))
         return sum_updates(answers)
 
-    monkeypatch.setattr(coordinator_module, "sum_updates", watched)
+    monkeypatch.setattr(aggregation, "sum_updates", watched)
     return found
 
 
@@ -273,13 +273,17 @@ def test_after_freeze_rollback_or_a_change_late_updates_do_not_count(
         ("freeze", Command("freeze")),
         ("rollback", Command("rollback", 0)),
         ("change", Command("change", change={"retire": ["net5"]})),
+        ("model", Command("change", change={"rollback": {"net0": 0}})),
     ):
         persistence, fleet = late_fleet(tmp_path / name)
         moved = set(np.flatnonzero(persistence.coordinator.version).tolist())
         give_command(persistence.folder, command)
         persistence.run_commands()
-        if name == "change":
+        if name in ("change", "model"):
             assert persistence.coordinator.stragglers.outstanding == {}
+        if name == "model":
+            assert 0 in persistence.coordinator.stragglers.replaced
+        if name in ("change", "model"):
             fleet.devices[0].receive(persistence.coordinator.welcome(0))
             persistence.receive(0, fleet.envelope(0))
         else:

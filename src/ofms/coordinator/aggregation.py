@@ -30,11 +30,11 @@ class Closed:
 
     quarantined: list[int] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
+    # By device, its updates that are far longer than the others'.
+    outliers: dict[int, int] = field(default_factory=dict)
     late: list[tuple[int, int]] = field(default_factory=list)
     overdue: list[int] = field(default_factory=list)
     updates: int = 0
-    # By device, its updates that are far longer than the others'.
-    outliers: dict[int, int] = field(default_factory=dict)
 
 
 def outliers(answers: Sequence[Answer]) -> dict[int, int]:
@@ -67,7 +67,7 @@ def aggregate(
     """
     if not aggregation.robust:
         return sum_updates(answers), reports
-    # By the place of the answer: a device may have a late one beside that to the open exchange.
+    # By place among the answers: a device may have two, of which one is late.
     weighted: dict[int, dict[int, Tensors]] = {}
     for place, answer in enumerate(answers):
         for model, update in answer.updates.items():

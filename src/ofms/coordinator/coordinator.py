@@ -190,8 +190,8 @@ class Coordinator(LateAnswers):
                 self.session, before, reports, updates, *models, self._first_version, awaited=len(awaited)
             )
             quarantined = np.flatnonzero(self.state.quarantined & ~before.quarantined).tolist()
-            closed = replace(closed, quarantined=quarantined, restored=np.flatnonzero(restored).tolist())
-            closed = replace(closed, outliers=outliers(answers))
+            back = np.flatnonzero(restored).tolist()
+            closed = replace(closed, quarantined=quarantined, restored=back, outliers=outliers(answers))
             self._note_replaced(closed.restored)
         stragglers.expect(opened.grants, opened.openings, sorted(awaited))
         if awaited and self.policy.reports_losses:

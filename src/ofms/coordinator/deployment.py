@@ -204,8 +204,8 @@ class Deployment:
             settings=config.settings,
             seed=config.seed,
             largest_update=config.largest_update,
-            aggregation=config.aggregation,
             staleness=config.staleness,
+            aggregation=config.aggregation,
             trust=trust,
             graphs=partial(read_graphs, self.folder / GRAPHS),
         )

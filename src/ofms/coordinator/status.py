@@ -27,15 +27,8 @@ _REFUSALS_SHOWN = 10
 # What a status of 0.3.0 does not have.
 _NOT_USED: dict[str, Any] = {"held": {}, "used": {}, "reporting": 0}
 _LATER = {"version": "", "task": "", "models": [], "recent": [], "use": _NOT_USED, "quorum": 1.0, "staleness": 0}
-_LATER_OF_DEVICES = {
-    "late": 0,
-    "working_on": None,
-    "samples": 0,
-    "score": 0.0,
-    "last_samples": 0,
-    "last_score": 0.0,
-    "outliers": 0,
-}
+_LATER_OF_DEVICES = {"late": 0, "working_on": None, "samples": 0, "score": 0.0, "last_samples": 0, "last_score": 0.0}
+_LATER_OF_DEVICES |= {"outliers": 0}
 
 
 def write_status(
@@ -122,9 +115,8 @@ def status_text(status: dict[str, Any]) -> str:
         for device in status["devices"]
     ]
     score = "accuracy" if status["task"] == "classification" else "squared error"
-    table = format_table(
-        ["device", "", score, "answered", "late", "last", "down", "up", "held", "rejected", "outliers"], rows
-    )
+    columns = ["device", "", score, "answered", "late", "last", "down", "up", "held", "rejected", "outliers"]
+    table = format_table(columns, rows)
     lines = [head, "", table]
     late = [
         f"{device['name']} (exchange {device['working_on']})"

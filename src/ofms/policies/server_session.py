@@ -169,7 +169,7 @@ class ServerSession:
             return summed
         by_model = (summed.products, summed.norms, summed.parameters, summed.restored, summed.gains)
         products, norms, parameters, restored, gains = map(self.slots.narrow, by_model)
-        return replace(summed, products=products, norms=norms, parameters=parameters, restored=restored, gains=gains)
+        return SummedUpdates(summed.clients, products, norms, parameters, restored, gains, summed.awaited)
 
     def _draw_group(self, held: Flags, draws: Draws) -> Groups | None:
         """alg:6, steps 12 to 14; None if the policy does not fine-tune."""

@@ -17,11 +17,11 @@ from ofms.cli.options import assignments, named_budgets
 @click.option("--bandwidth", metavar="E", help="Upload per exchange: a share of the summed budgets, or bytes.")
 @click.option("--interval", type=int, metavar="N", help="Samples between exchanges.")
 @click.option("--deadline", type=float, metavar="S", help="Seconds for a device to process those samples.")
+@click.option("--quorum", type=float, metavar="SHARE", help="The share of answers that closes an exchange.")
+@click.option("--staleness", type=int, metavar="N", help="How many exchanges later an answer may arrive.")
 @click.option(
     "--aggregation", metavar="NAME", help="How updates become one: sum, or robustly clipped, trimmed-mean, median."
 )
-@click.option("--quorum", type=float, metavar="SHARE", help="The share of answers that closes an exchange.")
-@click.option("--staleness", type=int, metavar="N", help="How many exchanges later an answer may arrive.")
 @click.option("--policy", metavar="NAME", help="Another policy, with its default settings; it starts anew.")
 @click.option(
     "--set",
@@ -37,9 +37,9 @@ def command(
     bandwidth: str | None,
     interval: int | None,
     deadline: float | None,
-    aggregation: str | None,
     quorum: float | None,
     staleness: int | None,
+    aggregation: str | None,
     policy: str | None,
     settings: dict[str, Any],
 ) -> None:
@@ -48,7 +48,6 @@ def command(
     from ofms.coordinator.operation import request_change
 
     given: dict[str, Any] = {"bandwidth": bandwidth, "interval": interval, "deadline": deadline, "policy": policy}
-    given["aggregation"] = aggregation
-    given |= {"quorum": quorum, "staleness": staleness}
+    given |= {"quorum": quorum, "staleness": staleness, "aggregation": aggregation}
     request_change(folder, Requested(budget=budget, settings=settings or None, **given))
     click.echo("requested; the server applies it before its next exchange")
