@@ -29,7 +29,7 @@ SHELL = [block for block in BLOCKS if block.language in ("bash", "cell bash")]
 RUNNABLE = [block for block in BLOCKS if block.language in ("bash", "python") and not block.not_run]
 # Of Flower, of the system, and of the shell.
 OTHER_PROGRAMS = {
-    *("flwr", "flower-superlink", "flower-supernode", "podman", "cffconvert", "python"),
+    *("flwr", "flower-superlink", "flower-supernode", "podman", "cffconvert", "python", "torchrun", "srun"),
     *("cd", "cp", "export", "for", "done", "grep", "head", "ls", "PYTHON=$python", "sed", "tail", "tar"),
 }
 # What makes a command of a page small enough for a test.

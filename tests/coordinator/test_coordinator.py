@@ -158,12 +158,15 @@ def test_a_server_that_learns_from_losses_goes_on_while_the_dictionary_is_frozen
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_models_go_back_if_devices_predict_worse_with_them(frozen: bool, tmp_path: Path) -> None:
-    """Steps a hundred times too long, compared after two exchanges; a frozen dictionary stays as it is."""
-    settings = {"fine_tuning_rate": 100.0, "control_every": 2, "tune_every": 1, "warm_up": 0}
+    """Steps a hundred times too long, compared after two exchanges; a frozen dictionary stays as it is.
+
+    With gradients of their own losses, these untrained networks would become better even so.
+    """
+    settings = {"fine_tuning_rate": 100.0, "control_every": 2, "tune_every": 1, "warm_up": 0, "objective": "pool"}
     local = LocalFleet(tmp_path, policy="late-hedge", settings=settings, interval=1, largest_update=1e9)
     first, back = local.parameters(), []
     for number in range(8):
-        local.coordinator.frozen = frozen and number == 5
+        local.coordinator.frozen = frozen and number == 2
         before, grants = local.parameters(), local.grant()
         for client, envelope in grants.items():
             assert local.coordinator.receive(client, envelope) == []
@@ -180,8 +183,7 @@ def test_models_go_back_if_devices_predict_worse_with_them(frozen: bool, tmp_pat
             elif control:
                 assert tensors == before[model]
         back.append(len(restored))
-    assert sum(back) > 0
-    assert not (frozen and back[5])
+    assert (back[2] > 0) != frozen
     local.close()
 
 

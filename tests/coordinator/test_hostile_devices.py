@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,11 @@ def largest(envelope: Envelope, models: Mapping[int, Mapping[str, torch.Tensor]]
     return changed(envelope, made, weights=dict.fromkeys(envelope.values["weights"], 6.0))
 
 
+def _recorded(close: Callable[..., None], fleet: ScheduledFleet, versions: list[Any], *given: Any) -> None:
+    close(*given)
+    versions.append([dict(each) for each in fleet.persistence.coordinator.tensors])
+
+
 def test_updates_at_the_largest_norm_harm_only_their_models_and_a_rollback_restores_these(tmp_path: Path) -> None:
     """The device attacks in exchange 1; the operator rolls its models back before exchange 2."""
     honest, attacked = ScheduledFleet(tmp_path / "honest"), ScheduledFleet(tmp_path / "attacked")
@@ -72,15 +78,9 @@ def test_updates_at_the_largest_norm_harm_only_their_models_and_a_rollback_resto
     tamper(attacked, attack)
     versions: dict[str, list[Any]] = {}
     for name, fleet in (("honest", honest), ("attacked", attacked)):
-        close = fleet.persistence.close_exchange
-
-        def closed(
-            awaited: Iterable[int] = (), name: str = name, fleet: ScheduledFleet = fleet, close: Any = close
-        ) -> None:
-            close(awaited)
-            versions.setdefault(name, []).append([dict(each) for each in fleet.persistence.coordinator.tensors])
-
-        fleet.persistence.close_exchange = closed  # type: ignore[method-assign]
+        fleet.persistence.close_exchange = partial(  # type: ignore[method-assign]
+            _recorded, fleet.persistence.close_exchange, fleet, versions.setdefault(name, [])
+        )
         fleet.run()
         assert fleet.attended == [3, 3, 3]
     assert attacked.persistence.records.refusals == []

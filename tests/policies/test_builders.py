@@ -16,6 +16,7 @@ from ofms.policies import MODULES
 from ofms.policies.granting_server import GrantingServer
 from ofms.policies.local_updates import Adapted, Epochs, GradientStep
 from ofms.policies.single_model_server import SingleModelServer
+from ofms.policies.tuning_server import TuningServer
 from tests.problems import fleet_of, policy_of
 
 FLEET = fleet_of([2, 3, 4], [10, 12, 14], rounds=100, interval=4)
@@ -36,12 +37,12 @@ def test_one_gradient_step_as_it_was_set(policy: str) -> None:
 
 
 def test_late_hedging_as_it_was_set() -> None:
-    settings = {"window": 9, "warm_up": 3, "tune_every": 5, "objective": "pool", "control_every": 6}
+    settings: dict[str, Any] = {"window": 9, "warm_up": 3, "tune_every": 5, "objective": "pool", "control_every": 6}
     built = policy_of("late-hedge", FLEET, momentum=0.25, fine_tuning_rate=0.4, **settings)
     assert isinstance(built.local, GradientStep)
     assert built.local.rate > 0
     assert built.local == GradientStep(built.local.rate, 9, 3, every=5, objective="pool", control_every=6)
-    assert (built.server.share, built.server.rate) == (0.4, built.local.rate)
+    assert built.server == TuningServer(0.4, built.local.rate)
     assert (built.momentum, built.reports_use, built.loss_bound, built.pooling) == (0.25, True, "raw", "log")
     assert built.remembers == 8, "the whole exchanges of four samples in nine"
     frozen = policy_of("late-hedge", FLEET, fine_tuning_rate=0.0)
@@ -124,14 +125,16 @@ def test_what_clients_observe_report_and_mix() -> None:
 def test_the_servers_step_is_the_one_that_was_set(policy: str) -> None:
     assert policy_of(policy, FLEET, server_step=0.5).server == GrantingServer(0.5)
     assert policy_of(policy, FLEET, server_step="N").server == GrantingServer("N")
-    assert policy_of("b-fed-omft", FLEET, server_step=0.5).server.server_step == 0.5
+    common: Any = policy_of("b-fed-omft", FLEET, server_step=0.5).server
+    assert common.server_step == 0.5
     assert policy_of("fed-poe", FLEET).server == GrantingServer(1)
 
 
 def test_the_weight_of_gradients_is_the_one_that_was_set() -> None:
     for policy, weight in (("ofms-ft", "inverse"), ("rms-ft", "inverse"), ("b-fed-omft", "one")):
         for each in (weight, "use"):
-            assert policy_of(policy, FLEET, gradient_weight=each).client.gradient_weight == each
+            client: Any = policy_of(policy, FLEET, gradient_weight=each).client
+            assert client.gradient_weight == each
 
 
 def test_exploration_lasts_whole_exchanges() -> None:
@@ -174,3 +177,29 @@ def test_why_the_theorem_of_budgeted_advice_does_not_apply() -> None:
     endless = replace(FLEET, schedule=Schedule(None, 4))
     forever = policy_of("budgeted-experts", endless, learning_rate=1, loss_bound="clip")
     assert (forever.bound, forever.not_covered) == (None, "there is no horizon")
+
+
+def test_every_rate_may_be_one_over_the_root_of_the_horizon() -> None:
+    """0.5/√100 is 0.05, wherever a policy has a rate."""
+    text = "0.5/sqrt(T)"
+    omd, adapted = policy_of("fed-omd", FLEET, local_rate=text), policy_of("perfedavg", FLEET, local_rate=text)
+    assert [built.local.rate for built in (omd, adapted) if built.local] == pytest.approx([0.05, 0.05])
+    meta = policy_of("perfedavg", FLEET, adaptation_rate=text).local
+    assert isinstance(meta, Adapted)
+    assert meta.adaptation_rate == pytest.approx(0.05)
+    clients: list[Any] = [policy_of(name, FLEET, learning_rate=text).client for name in ("non-fed-oms", "b-fed-omft")]
+    assert [client.rule.learning_rate for client in clients] == pytest.approx([0.05, 0.05])
+    poe: Any = policy_of("fed-poe", FLEET, learning_rate=text).client
+    server: Any = policy_of("mab", FLEET, learning_rate=text).server
+    assert (poe.rate, server.learning_rate) == pytest.approx((0.05, 0.05))
+    for policy in ("ofms-ft", "budgeted-experts"):
+        client: Any = policy_of(policy, FLEET, learning_rate=text).client
+        assert set(client.rates.values()) == {0.05}
+
+
+def test_exp3_as_it_was_set() -> None:
+    for policy in ("non-fed-oms", "b-fed-omft"):
+        for feedback in ("one", "all"):
+            built: Any = policy_of(policy, FLEET, exploration=0.3, feedback=feedback).client
+            assert (built.rule.exploration, built.rule.feedback, built.rule.learning_rate) == (0.3, feedback, None)
+            assert built.rule.horizon == 400, "n T"

@@ -11,7 +11,11 @@ from hypothesis.extra.numpy import arrays
 from ofms.core.pooling import LARGEST, pool_loss
 from ofms.core.states import flatten
 from ofms.core.typing import AnyArray, Floats
+from ofms.policies import late_hedge
+from ofms.policies.late_hedge_settings import LateHedge
 from ofms.policies.offsets import Offsets, learn
+from ofms.policies.session import open_sessions
+from tests.problems import fleet_of
 
 MEMORIES = np.array([1.0, 15 / 16, 3 / 4])
 
@@ -127,3 +131,12 @@ def test_a_pool_that_overflowed_is_left_out() -> None:
     assert not learnt.values[1:].any()
     assert not learnt.losses[1:].any()
     assert not learnt.counts[1:].any()
+
+
+def test_the_setting_turns_offsets_off() -> None:
+    fleet = fleet_of([1, 1], [2, 2])
+    assert late_hedge.build(LateHedge(), fleet).offset_memories == (1.0, 15 / 16, 3 / 4)
+    without = late_hedge.build(LateHedge(offset=False), fleet)
+    assert without.offset_memories == ()
+    session, _ = open_sessions(without, fleet)
+    assert session.join(fleet.catalogue, fleet.budgets, np.arange(2)).offsets.mean is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,12 @@ def with_value(name: str, row: int, column: int, value: float) -> Plan:
 def test_a_plan_that_keeps_every_rule_passes() -> None:
     require_plan("own", GRANTS, PLAN)
     require_plan("own", GRANTS, replace(PLAN, held=HELD.copy()))
-    require_plan("own", GRANTS, replace(PLAN, prediction_weights=np.eye(3, dtype=np.int64)[[0, 0, 1]]))
+    whole: Any = np.eye(3, dtype=np.int64)[[0, 0, 1]]
+    require_plan("own", GRANTS, replace(PLAN, prediction_weights=whole))
     require_plan("own", GRANTS, with_value("update_weight", 1, 0, float(np.finfo(np.float64).max)))
     require_plan("own", GRANTS, with_value("inclusion", 0, 0, 1 + 1e-6))
-    single = replace(PLAN, prediction_weights=(HELD / 2 + np.where(HELD, 1e-7, 0)).astype(np.float32))
-    require_plan("own", GRANTS, single)
+    single: Any = (HELD / 2 + np.where(HELD, 1e-7, 0)).astype(np.float32)
+    require_plan("own", GRANTS, replace(PLAN, prediction_weights=single))
 
 
 @pytest.mark.parametrize(
@@ -82,10 +84,8 @@ def test_a_model_that_is_not_held_does_not_predict() -> None:
 def test_arrays_of_a_plan_are_numbers_for_each_client_and_model(name: str) -> None:
     expected = f"policy = own: exchange 4: the plan's {name} must be an array of numbers [3, 3], not "
     for wrong, found in ((np.ones((3, 2)), "float64 [3, 2]"), (HELD, "bool [3, 3]"), ([1.0], "list")):
-        changed: Any = {name: wrong}
-        assert (
-            message(lambda changed=changed: require_plan("own", GRANTS, replace(PLAN, **changed))) == expected + found
-        )
+        changed: Any = replace(PLAN, **{name: wrong})  # type: ignore[arg-type]
+        assert message(partial(require_plan, "own", GRANTS, changed)) == expected + found
 
 
 def test_flags_are_flags() -> None:

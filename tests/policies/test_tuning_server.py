@@ -81,7 +81,7 @@ def test_with_momentum_the_step_counts_what_the_direction_gains_along_the_update
     assert step[0] == pytest.approx(0.5 * 0.1 * (3 + 1) / (0.4**2 + 0.5) / np.sqrt(2))
 
 
-def test_the_share_is_twice_what_fine_tuning_gained_and_an_eighth_of_it_after_going_back() -> None:
+def test_the_share_is_four_times_what_fine_tuning_gained_and_an_eighth_of_it_after_going_back() -> None:
     def share_after(*compared: tuple[bool, float]) -> float:
         state = SERVER.start(CATALOGUE)
         for restored, gain in compared:
@@ -91,7 +91,7 @@ def test_the_share_is_twice_what_fine_tuning_gained_and_an_eighth_of_it_after_go
         assert state.share[1] == 0.5
         return float(state.share[0])
 
-    worse, better, neither = (True, 0.0), (False, 0.25), (False, 0.0)
+    worse, better, neither = (True, 0.0), (False, 0.125), (False, 0.0)
     assert share_after(neither) == 0.5
     assert share_after(worse) == 0.0625
     assert share_after(better) == 2.0
@@ -103,7 +103,8 @@ def test_the_share_is_twice_what_fine_tuning_gained_and_an_eighth_of_it_after_go
 
 def test_sums_steps_and_shares_follow_their_models_and_new_ones_start_anew() -> None:
     state = TuningState(np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([5, 6]), np.array([4.0, 0.0625]))
-    change = Change(fleet_of([1, 1, 1], [3]).catalogue, np.zeros(0), np.array([1, -1, 0]), same_models=False)
+    nobody = np.zeros(0, dtype=np.int64)
+    change = Change(fleet_of([1, 1, 1], [3]).catalogue, nobody, np.array([1, -1, 0]), same_models=False)
     found = SERVER.adapt(state, change)
     assert (found.losses.tolist(), found.products.tolist()) == ([2, 0, 1], [4, 0, 3])
     assert (found.steps.tolist(), found.share.tolist()) == ([6, 0, 5], [0.0625, 0.5, 4.0])

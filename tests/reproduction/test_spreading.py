@@ -32,7 +32,7 @@ def test_a_cell_that_another_process_has_taken_is_left_to_it(tmp_path: Path, mon
         waits.append(seconds)
         taken.__exit__(None, None, None)
 
-    monkeypatch.setattr(spreading.time, "sleep", wait)
+    monkeypatch.setattr("ofms.reproduction.spreading.time.sleep", wait)
     assert taken.__enter__()
     assert not store.try_run(wanted[0])
     spreading.spread(store, lambda each: each.results(wanted))

@@ -39,8 +39,8 @@ class LateHedge:
         float,
         Range(0),
         Doc(
-            "c: a step aims to reduce the users' loss by c times twice the share by which fine-tuning has reduced "
-            "errors so far, at least by c/8 and at most by c. 0 freezes the dictionary.",
+            "c: a step aims to reduce the users' loss by c times four times the share by which fine-tuning has "
+            "reduced errors so far, at least by c/8 and at most by c. 0 freezes the dictionary.",
             "c·ΣF/Σ⟨-g, d⟩/√t",
         ),
     ] = 1.0

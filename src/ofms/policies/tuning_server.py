@@ -8,8 +8,8 @@ that can reach 0: where it cannot, √t makes it converge. An exchange in which 
 both sums, and moves the model little. No step moves the parameters by more than a tenth of their norm.
 
 The share begins at c/8. A comparison with first versions (`ofms.policies.controls`) that shows by which share
-fine-tuning has reduced the errors of the fleet sets it to c times twice that share, within c/8 and c: no step aims at
-much more than what all of them have gained. A model that became worse goes back to its first version, and to an eighth
+fine-tuning has reduced the errors of the fleet sets it to c times four times that share, within c/8 and c: large steps
+only where fine-tuning gains much. A model that became worse goes back to its first version, and to an eighth
 of its share.
 """
 
@@ -27,7 +27,7 @@ from ofms.policies.protocol import SummedUpdates
 
 _FARTHEST = 0.1
 _CAUTION = 1 / 8
-_FURTHER = 2.0
+_FURTHER = 4.0
 
 
 @dataclass(frozen=True, eq=False)
