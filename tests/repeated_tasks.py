@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -154,7 +155,11 @@ def _use_device(folder: Path) -> int:
     """A program with a device: it continues with the first sample that the device has not seen."""
     messages = folder / "messages"
     _, budget, x, y = coordinator_of_one()
-    with Device(folder / "store", budget=budget, mail=False) as device:
+    # Each start of a program has a random name, which its messages contain.
+    with (
+        patch("secrets.token_hex", return_value="0" * 16),
+        Device(folder / "store", budget=budget, mail=False) as device,
+    ):
         if device.collect() is None and device.exchange < 0:
             device.receive((messages / "welcome").read_bytes())
         for exchange in range(4):

@@ -80,6 +80,7 @@ VALID: dict[tuple[str, ...], Words] = {
     ("deploy", "set"): ["fleet", "--interval", "3"],
     ("deploy", "models", "add"): ["fleet", "models"],
     ("deploy", "models", "retire"): ["fleet", "net0"],
+    ("deploy", "models", "rollback"): ["fleet", "net0", "--to", "0"],
 }
 SETTINGS = [
     "window=5",

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -59,6 +58,9 @@ def own_workers(workers: int | None) -> int | None:
 
 def start_processes(count: int, arguments: Sequence[str]) -> int:
     """Run the command in so many processes; return its status once all have ended. If one fails, so do the others."""
+    # Imports `random`, which a file beside the experiment must not replace.
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="ofms-") as folder:
         note = Path(folder) / "note"
         port, children = _free_port(), list[_Child]()
@@ -95,8 +97,10 @@ def watch_parent() -> None:
 
 def peer_ended(notes: Sequence[str]) -> int:
     """Note what to do after another process ended, for the process that started both; the status."""
+    from ofms.storage.files import write_whole
+
     if notes:
-        Path(os.environ[LAUNCHED]).write_text(notes[-1])
+        write_whole(Path(os.environ[LAUNCHED]), notes[-1].encode())
     return PEER_ENDED
 
 
@@ -184,4 +188,6 @@ def _free_port() -> int:
 
 
 def _temporary() -> IO[bytes]:
+    import tempfile
+
     return tempfile.TemporaryFile()

@@ -17,6 +17,8 @@ from ofms.device.held_models import HeldModels
 from ofms.device.memory import Before, Memory
 from ofms.storage.envelope import Envelope, decode, encode, message_arrays, require_array
 
+_MOST_EXCHANGES = 2**62
+
 
 @dataclass(frozen=True, eq=False)
 class SentModel:
@@ -60,9 +62,13 @@ def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budg
 
     It is a later one if the server opened the requested one without this device.
     """
-    exchange, requested = int(envelope.values["exchange"]), memory.requested_exchange
+    exchange, requested = envelope.values["exchange"], memory.requested_exchange
+    if type(exchange) is not int or not 0 <= exchange < _MOST_EXCHANGES:
+        raise InvalidInput("message", f"exchange {exchange}"[:40], "it is not the number of an exchange")
     if exchange < requested or requested < 0:
         raise InvalidInput("message", f"exchange {exchange}", f"this device requested {requested}")
+    if memory.open and exchange != memory.exchange:
+        raise InvalidInput("message", f"exchange {exchange}", f"this device has not answered {memory.exchange}")
     grants = _read_arrays(envelope, exchange, held_models)
     versions = {int(model): int(grants.version[model]) for model in np.flatnonzero(grants.held[0])}
     needed = held_models.bytes_of(versions)
