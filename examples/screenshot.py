@@ -1,7 +1,7 @@
 """Take a screenshot of a report, as in the README.
 
-    ofms report runs/demo/late-hedging
-    python examples/screenshot.py runs/demo/late-hedging/report.html docs/report.png
+    make demo
+    python examples/screenshot.py runs/demo/report.html docs/report.png
 
 It needs Chromium.
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-WIDTH, HEIGHT = 1100, 880
+WIDTH, HEIGHT = 1100, 1130
 
 
 def main() -> int:

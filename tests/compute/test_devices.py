@@ -1,7 +1,7 @@
 """Accelerators: tensors stay on them, losses come back in one transfer, results do not change between runs.
 
 The device `meta` has shapes, but no values: there, every operation is checked on any machine. PyTorch's fake tensors of
-CUDA would be nearer to it, but corrupt memory in a build that has no CUDA.
+CUDA would be nearer to it, but ended in segmentation faults in a build without CUDA, for a reason that is not known.
 """
 
 from __future__ import annotations
