@@ -15,6 +15,7 @@ from ofms.compute.protocol import Tensors
 from ofms.compute.shards import Block, sum_nodes
 from ofms.compute.updates import Updates, add_updates
 from ofms.core.typing import AnyArray
+from ofms.storage.typed import from_msgpack
 
 Arrays = dict[str, AnyArray]
 
@@ -111,7 +112,7 @@ def decode_arrays(content: bytes) -> Arrays:
     """
     start = 8 + int.from_bytes(content[:8], "little")
     arrays: Arrays = {}
-    for head in msgspec.msgpack.decode(content[8:start], type=list[_Head]):
+    for head in from_msgpack(content[8:start], list[_Head]):
         count, kind = int(np.prod(head.shape)), np.dtype(head.dtype)
         if kind == np.bool_:
             found = np.frombuffer(content, np.uint8, -(-count // 8), start)

@@ -23,6 +23,7 @@ from ofms.compute.shards import Block, Node, children, joins, sum_nodes
 from ofms.compute.updates import Updates, add_updates
 from ofms.core.errors import InvalidInput, PeerEnded
 from ofms.core.typing import AnyArray
+from ofms.storage.typed import from_json
 
 # Other processes may pre-train a dictionary meanwhile; that of a process which ends closes its connections at once.
 _LONGEST_WAIT = timedelta(days=7)
@@ -94,7 +95,7 @@ class ProcessGroup:
         parts = self.gather({"layouts": np.frombuffer(msgspec.json.encode(own), np.uint8)})
         found: dict[Node, Layout] = {}
         for part in parts:
-            for node, entries in msgspec.json.decode(part["layouts"].tobytes(), type=_Layouts):
+            for node, entries in from_json(part["layouts"].tobytes(), _Layouts):
                 found[node] = {(model, name): shape for model, name, shape in entries}
         return found
 

@@ -26,6 +26,7 @@ from ofms.storage.checksums import checksum, require_checksum, with_checksum, wi
 from ofms.storage.envelope import Envelope, decode, encode
 from ofms.storage.files import write_whole
 from ofms.storage.tensors import encode_tensors
+from ofms.storage.typed import from_values
 
 _CHECKPOINT, MODELS = "checkpoint.safetensors", "models"
 
@@ -104,7 +105,7 @@ class Checkpoint:
             if "members" not in values:
                 # Of an earlier version, without events.
                 return Beginning(list(values["budgets"]), list(range(len(values["budgets"]))))
-            events = [msgspec.convert(each, Event, str_keys=True) for each in values["events"]]
+            events = [from_values(each, Event, str_keys=True) for each in values["events"]]
             return Beginning(list(values["budgets"]), list(values["members"]), events)
 
     def write(self, coordinator: Coordinator, records: Records, beginning: Beginning) -> None:
@@ -190,7 +191,7 @@ class Checkpoint:
             coordinator.requests[int(client)] = Requests.from_arrays(arrays)
         coordinator.stragglers = Stragglers.read(envelope, coordinator.state.policy)
         self._checksums = dict(values.get("checksums", {}))
-        records = msgspec.convert({name: values[name] for name in Records.__struct_fields__ if name in values}, Records)
+        records = from_values({name: values[name] for name in Records.__struct_fields__ if name in values}, Records)
         for model, version in enumerate(coordinator.version.tolist()):
             if version:
                 coordinator.load_model(model, self.model(coordinator, model, version))

@@ -17,6 +17,7 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import Flags
 from ofms.storage.envelope import Envelope
+from ofms.storage.typed import from_values
 
 # Exchanges that the status keeps, for charts.
 MOST_RECENT = 240
@@ -76,7 +77,7 @@ def read_statistics(envelope: Envelope, models: int, task: str) -> Statistics | 
     if values is None:
         return None
     try:
-        found = msgspec.convert(values, Statistics)
+        found = from_values(values, Statistics)
     except msgspec.ValidationError as error:
         raise InvalidInput("statistics", repr(values)[:40], str(error)[:200]) from None
     if not 0 <= found.samples <= _MOST_SAMPLES:

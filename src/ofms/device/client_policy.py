@@ -18,6 +18,7 @@ from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.local_updates import LocalUpdate
 from ofms.policies.protocol import ClientPolicy, Policy
 from ofms.policies.registry import load_algorithm
+from ofms.storage.typed import from_values
 
 _LOCAL_UPDATES = {kind.__name__: kind for kind in get_args(LocalUpdate)}
 
@@ -51,10 +52,10 @@ def describe_policy(policy: Policy, trust: Trust = NO_TRUST) -> dict[str, Any]:
 
 def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPolicy:
     """Rebuild a policy from its description; raises `ValueError` or `msgspec.ValidationError` if it is none."""
-    given = msgspec.convert(dict(values), WelcomedPolicy)
+    given = from_values(dict(values), WelcomedPolicy)
     return ClientPolicy(
         name=given.name,
-        client=msgspec.convert(given.client, load_algorithm(given.name, trust).client, str_keys=True),
+        client=from_values(given.client, load_algorithm(given.name, trust).client, str_keys=True),
         local=None if given.local is None else _local_update(given.local),
         loss_bound=given.loss_bound,
         observes=given.observes,
@@ -73,7 +74,7 @@ def _local_update(values: Mapping[str, Any]) -> LocalUpdate:
     kind = fields.pop("kind", None)
     if kind not in _LOCAL_UPDATES:
         raise ValueError(f"clients cannot fine-tune by {kind}")
-    local: LocalUpdate = msgspec.convert(fields, _LOCAL_UPDATES[kind])
+    local: LocalUpdate = from_values(fields, _LOCAL_UPDATES[kind])
     for name, value in asdict(local).items():
         least = 0 if name in ("rate", "adaptation_rate", "warm_up", "control_every") else 1
         if isinstance(value, int | float) and not least <= value < math.inf:

@@ -9,6 +9,7 @@ import msgspec
 
 from ofms.core.pooling import Pooling
 from ofms.policies.settings import LossBound
+from ofms.storage.typed import from_values
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=2**50)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
@@ -69,4 +70,4 @@ class Welcome(msgspec.Struct):
 
 def read_welcome(values: Mapping[str, Any]) -> Welcome:
     """The typed values of a welcome; raises `msgspec.ValidationError`."""
-    return msgspec.convert(dict(values), Welcome)
+    return from_values(dict(values), Welcome)

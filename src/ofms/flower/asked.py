@@ -8,6 +8,7 @@ import msgspec
 
 from ofms.core.errors import InvalidInput
 from ofms.storage.envelope import decode_head
+from ofms.storage.typed import from_values
 
 JOIN, EXCHANGE = "query.join", "train.exchange"
 # The answer to a welcome requests the exchange that it names; to a grant, it reports on that and requests the next.
@@ -40,7 +41,7 @@ def read_asked(message_type: str, content: bytes) -> Asked:
     """Read what a message asks for; reject one that asks for nothing."""
     _, values = decode_head(content)
     try:
-        exchange = msgspec.convert(values["exchange"], _Exchange) + _AHEAD[message_type]
+        exchange = from_values(values["exchange"], _Exchange) + _AHEAD[message_type]
         return Asked(exchange, {key: str(values[key]) for key in _REPEATED if key in values})
     except (KeyError, TypeError, ValueError) as error:
         reason = f"a field is missing or malformed ({type(error).__name__}: {error})"

@@ -8,6 +8,7 @@ import msgspec
 
 from ofms.flower.asked import Asked
 from ofms.storage.files import write_whole
+from ofms.storage.typed import from_msgpack
 
 _NAME = "node.msgpack"
 
@@ -39,7 +40,7 @@ class NodeFile:
     def __init__(self, store: Path) -> None:
         self._path = store / _NAME
         try:
-            self._content = msgspec.msgpack.decode(self._path.read_bytes(), type=_Content)
+            self._content = from_msgpack(self._path.read_bytes(), _Content)
         except (OSError, msgspec.MsgspecError):
             # Without it, the server resends what was not answered.
             self._content = _Content()

@@ -26,6 +26,7 @@ from ofms.runs.config import RunConfig, without_nothing
 from ofms.runs.folder import CONFIG, METRICS
 from ofms.storage.files import require_writable, sync, write_whole
 from ofms.storage.parsing import parse_json
+from ofms.storage.typed import from_json
 
 _log = logging.getLogger(__name__)
 FOLDER, LATEST = "checkpoint", "latest.json"
@@ -201,7 +202,7 @@ def require_same_config(run: Path, config: RunConfig) -> None:
     if not isinstance(then, dict):
         return  # As `restore` says.
     # Through JSON, as the other: lists for tuples.
-    now = msgspec.json.decode(msgspec.json.encode(comparable(config)), type=dict[str, Any])
+    now = from_json(msgspec.json.encode(comparable(config)), dict[str, Any])
     for field in sorted(now.keys() | then.keys()) if then else ():
         if now.get(field) != then.get(field):
             remedy = f"the run began with {then.get(field)}; set it back in {run / CONFIG}, or start a new run"

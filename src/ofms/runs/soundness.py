@@ -12,6 +12,7 @@ import numpy as np
 from ofms.core.typing import AnyArray
 from ofms.runs.config import RunConfig
 from ofms.runs.rounds import EVENTS
+from ofms.storage.typed import from_values
 
 _COLUMNS = ("round", "mean", "std", "down", "up", "held", "groups")
 _BY_MODEL = ("held_share", "prediction_share", "model_score")
@@ -106,7 +107,7 @@ def require_sound_run(
 
 def _converted(figures: Mapping[str, Any], kind: type[Any]) -> Any:
     try:
-        return msgspec.convert(dict(figures), kind)
+        return from_values(dict(figures), kind)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
 
@@ -129,7 +130,7 @@ def require_lines(lines: Sequence[Mapping[str, Any]], rounds: int, *, regret: bo
         if not all(map(_is_plain, values)) or line.keys() - {*EVENTS} != needed:
             raise ValueError(f"the metrics of round {number} are malformed")
         try:
-            msgspec.convert(dict(line), _Line)
+            from_values(dict(line), _Line)
         except msgspec.ValidationError as error:
             raise ValueError(f"round {number}: {error}") from None
 

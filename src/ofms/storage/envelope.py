@@ -18,6 +18,7 @@ import safetensors.numpy
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Message
 from ofms.core.typing import AnyArray
+from ofms.storage.typed import from_json
 
 PROTOCOL = 2
 _METADATA, _HEAD = "__metadata__", "ofms"
@@ -75,8 +76,8 @@ def decode(content: bytes) -> Envelope:
 def decode_head(content: bytes) -> tuple[str, dict[str, Any]]:
     """Decode only kind and values; arrays are skipped."""
     try:
-        metadata = msgspec.json.decode(_header(content), type=_Header).metadata
-        head = msgspec.json.decode(metadata[_HEAD], type=dict[str, Any])
+        metadata = from_json(_header(content), _Header).metadata
+        head = from_json(metadata[_HEAD], dict[str, Any])
         protocol, kind, values = head["protocol"], str(head["kind"]), dict(head["values"])
     except _MALFORMED as error:
         raise _malformed(content, error) from None

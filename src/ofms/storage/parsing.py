@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ofms.storage.typed import from_json
+
 T = TypeVar("T")
 
 
@@ -44,7 +46,7 @@ def parse_json(content: bytes, kind: type[T]) -> T:
     {'a': 1}
     """
     try:
-        return msgspec.json.decode(content, type=kind)
+        return from_json(content, kind)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except (msgspec.DecodeError, ValueError) as error:

@@ -11,6 +11,7 @@ import msgspec
 
 from ofms.core.choices import choices_in, members_of, remedy_for, suggest
 from ofms.core.errors import InvalidInput
+from ofms.storage.typed import from_values
 
 T = TypeVar("T")
 _STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
@@ -28,7 +29,7 @@ def convert(values: Any, kind: type[T]) -> T:
     """
     _require_known_keys(values, kind, "")
     try:
-        return msgspec.convert(values, kind)
+        return from_values(values, kind)
     except msgspec.ValidationError as error:
         raise invalid_input(error, values, kind) from None
 

@@ -25,6 +25,7 @@ from ofms.coordinator.status import read_status
 from ofms.coordinator.watch.http import Paths, Response, Server
 from ofms.coordinator.watch.metrics import CONTENT_TYPE, metrics_text
 from ofms.core.errors import InvalidInput
+from ofms.storage.typed import from_json
 
 _EVENT_BYTES, _EVENTS_SHOWN = 16_384, 30
 _ANSWER_SECONDS, _HEALTH_BYTES = 5.0, 4096
@@ -96,7 +97,7 @@ def is_served(host: str, port: int, deployment: str) -> bool:
     connection = HTTPConnection(shown, port, timeout=_ANSWER_SECONDS)
     try:
         connection.request("GET", "/healthz")
-        found = msgspec.json.decode(connection.getresponse().read(_HEALTH_BYTES), type=dict[str, Any])
+        found = from_json(connection.getresponse().read(_HEALTH_BYTES), dict[str, Any])
     except (OSError, HTTPException, msgspec.DecodeError):
         return False
     finally:
