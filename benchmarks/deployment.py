@@ -31,22 +31,23 @@ from ofms.flower.demo import start_node
 from ofms.flower.processes import free_port
 from ofms.flower.supervisor import Supervisor
 from ofms.models.zoo import build_module
+from ofms.storage.files import write_whole
 
 INTERVAL, MODELS, BUDGET = 20, 20, 5
 # In the event log.
-CLOSED = r"\d+ of \d+ devices"
+CLOSED = r"exchange \d+: \d+ of \d+ devices"
 # About 19 KiB, as the networks of the demo.
 ARCHITECTURE = ("mlp", {"inputs": 64, "hidden": [64], "outputs": 10})
 
 # Arguments: the folder, the number of devices, the budget, how many exchanges to label, whether devices connect, and
-# the seconds that each device takes for the labels of an exchange.
+# a file with the seconds that each device takes for the labels of an exchange, which may change meanwhile.
 PROGRAM = """
 import sys, threading, time
 import numpy as np
 import ofms
 
 folder, devices, budget, exchanges = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-connects, paces = sys.argv[5] == "connect", [float(each) for each in sys.argv[6].split(",")]
+connects, paces = sys.argv[5] == "connect", sys.argv[6]
 
 def play(client):
     random = np.random.default_rng(client)
@@ -59,7 +60,7 @@ def play(client):
                 device.wait_change(5.0)
             last = device.exchange
             for step in range(20):
-                time.sleep(paces[client] / 20)
+                time.sleep(float(open(paces).read().split(",")[client]) / 20)
                 device.feedback(device.predict(random.random(64, dtype=np.float32)).id, step % 10)
         threading.Event().wait()
 
@@ -95,10 +96,9 @@ class Fleet:
         connects: bool,
         exchanges: int,
         quorum: float = 1.0,
-        paces: Sequence[float] | None = None,
     ) -> None:
         self.folder, self.devices, self.connects, self.exchanges = folder, devices, connects, exchanges
-        self.paces = [0.0] * devices if paces is None else list(paces)
+        self.set_paces([0.0] * devices)
         architectures = {f"net{index}": ARCHITECTURE for index in range(MODELS)}
         modules = {name: build_module(*each) for name, each in architectures.items()}
         dictionary = ofms.Dictionary.from_modules(modules, task="classification", architectures=architectures)
@@ -119,7 +119,7 @@ class Fleet:
             for client in range(self.devices):
                 self._stack.callback(start_node(self.fleet, client, self.folder / f"store-{client}").stop)
         given = [str(self.folder), str(self.devices), str(self.budget), str(self.exchanges)]
-        given += ["connect" if self.connects else "mailbox", ",".join(map(str, self.paces))]
+        given += ["connect" if self.connects else "mailbox", str(self._paces)]
         self.program = subprocess.Popen([sys.executable, "-c", PROGRAM, *given])
         self._stack.callback(self.program.wait)
         self._stack.callback(self.program.kill)
@@ -128,10 +128,22 @@ class Fleet:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def wait_for(self, line: str) -> None:
-        """Wait for a line of the event log, given as a regular expression."""
+    @property
+    def _paces(self) -> Path:
+        return self.folder / "paces"
+
+    def set_paces(self, seconds: Sequence[float]) -> None:
+        """The seconds that each device takes for the labels of an exchange, from its next label on."""
+        write_whole(self._paces, ",".join(map(str, seconds)).encode())
+
+    def closed(self) -> int:
+        """How many exchanges are closed."""
         log = self.fleet / EVENTS
-        while not (log.exists() and re.search(line, log.read_text())):
+        return len(re.findall(CLOSED, log.read_text())) if log.exists() else 0
+
+    def wait_for_exchange(self, number: int) -> None:
+        """Wait until an exchange is closed."""
+        while self.closed() <= number:
             self.server.poll()
             if self.program.poll() is not None:
                 raise RuntimeError(f"the devices' program ended with status {self.program.returncode}")
@@ -139,9 +151,9 @@ class Fleet:
 
     def measure(self, first: int = 0) -> Measured:
         """Seconds and processor time per exchange, after the `first`."""
-        self.wait_for(f"exchange {first}: {CLOSED}")
+        self.wait_for_exchange(first)
         started, spent = time.monotonic(), processor_seconds(self.server.pid)
-        self.wait_for(f"exchange {self.exchanges - 1}: {CLOSED}")
+        self.wait_for_exchange(self.exchanges - 1)
         later = self.exchanges - 1 - first
         seconds = (time.monotonic() - started) / later
         return Measured(seconds, (processor_seconds(self.server.pid) - spent) / later / self.devices)

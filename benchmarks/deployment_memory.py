@@ -46,11 +46,12 @@ import numpy as np
 import ofms
 
 store, budget, interval, backend, connect = sys.argv[1:]
-images = np.random.default_rng(0).random((1000, 1, 28, 28), dtype=np.float32)
+random = np.random.default_rng(0)
 with ofms.Device(store, budget=int(budget), backend=backend, connect=connect or None) as device:
-    for step, image in enumerate(images):
+    for step in range(1000):
         while not (device.ready and device.exchange >= step // int(interval)):
             device.wait_change(0.1)
+        image = random.random((1, 28, 28), dtype=np.float32)
         device.feedback(device.predict(image).id, step % 10)
         time.sleep(0.1)
 """

@@ -42,6 +42,11 @@ class Recorder:
         self.repeat_failed_snapshot()
         self._journal_size = self.store.append(record)
 
+    def flush(self) -> None:
+        """Write all records to the journal now."""
+        self.repeat_failed_snapshot()
+        self.store.flush()
+
     def shorten_journal(self) -> None:
         """Replace a long journal by a snapshot."""
         if self._journal_size > _MOST_JOURNAL_BYTES:

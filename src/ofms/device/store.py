@@ -8,9 +8,9 @@ from pathlib import Path
 from ofms.core.errors import InvalidInput
 from ofms.device.journal import FLUSH_SECONDS, Journal, read_records
 from ofms.device.journal_records import JournalRecord
-from ofms.storage.checksums import checksum, require_checksum, with_checksum, without_checksum
+from ofms.storage.checksums import checksum, ending, require_checksum, without_checksum
 from ofms.storage.envelope import Envelope, decode, encode
-from ofms.storage.files import remove_leftovers, write_whole
+from ofms.storage.files import remove_leftovers, replacing, write_all, write_whole
 from ofms.storage.locks import FolderLock
 from ofms.storage.private import private_mode, require_private
 
@@ -63,8 +63,11 @@ class Store:
         wanted = {self._model_path(*each).name for each in versions.items()}
         self._checksums = {name: each for name, each in self._checksums.items() if name in wanted}
         values = {**snapshot.values, "number": self._number, "checksums": self._checksums}
-        content = with_checksum(encode(Envelope(snapshot.kind, values, snapshot.arrays)))
-        write_whole(self.folder / _SNAPSHOT, content, mode=self._mode)
+        content = encode(Envelope(snapshot.kind, values, snapshot.arrays))
+        # One after the other: together they would take its memory twice.
+        with replacing(self.folder / _SNAPSHOT, mode=self._mode) as descriptor:
+            write_all(descriptor, content)
+            write_all(descriptor, ending(content))
         self._close_journal()
         self._journal = Journal(self._journal_path, self._mode)
         for path in self.folder.glob("journal-*"):
@@ -91,6 +94,12 @@ class Store:
         if journal.append(record):
             self._waiting.set()
         return journal.size
+
+    def flush(self) -> None:
+        """Write all records of the journal now."""
+        if self._journal is not None:
+            self._journal.flush()
+            self._failure = None
 
     def keep_model(self, model: int, version: int, content: bytes | memoryview) -> None:
         """Write the file of a model as received."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ofms.core.errors import InvalidInput
+from ofms.flower.http import httpx
 from ofms.flower.objects import Transfer, decode_record
 from ofms.flower.private import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
@@ -147,7 +147,11 @@ class _Signing:
         context.request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER] = self._public
         context.request.headers[TIMESTAMP_HEADER] = timestamp
         context.request.headers[FLEET_HTTP_SIGNATURE_HEADER] = signature
-        return call_next(context)
+        response = call_next(context)
+        # It has been read. Its stream refers back to it, so that both contents would stay in memory until Python's
+        # garbage collector finds them, which may take hours on an idle device.
+        response.stream = httpx.ByteStream(b"")
+        return response
 
 
 def _bound_responses(client: Any, largest: int) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
@@ -25,6 +24,7 @@ from ofms.core.errors import InvalidInput
 from ofms.device.mailbox import Mailbox
 from ofms.flower.asked import read_asked
 from ofms.flower.fleet_api import FleetApi, Gone
+from ofms.flower.http import httpx
 from ofms.flower.node_file import NodeFile, Question
 from ofms.flower.objects import Transfer, make_reply
 from ofms.flower.opaque import read_record

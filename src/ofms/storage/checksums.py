@@ -18,7 +18,12 @@ def checksum(content: bytes | memoryview) -> str:
 
 def with_checksum(content: bytes) -> bytes:
     """A file's content, followed by its checksum."""
-    return content + _MARK + bytes.fromhex(checksum(content))
+    return content + ending(content)
+
+
+def ending(content: bytes) -> bytes:
+    """What follows a file's content, to be written after it."""
+    return _MARK + bytes.fromhex(checksum(content))
 
 
 def without_checksum(content: bytes) -> bytes:
