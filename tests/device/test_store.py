@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ import pytest
 
 import ofms
 import ofms.device.recorder as recorder_module
+import ofms.device.store as store_module
 from ofms.coordinator.coordinator import Coordinator
 from ofms.device.device import Device
 from ofms.device.journal import Journal, read_records
 from ofms.device.journal_records import Labelled
 from ofms.device.store import Store
 from tests.devices import grant_of
+from tests.full_disk import full_after
 
 LOOP = """
 import sys, time, numpy as np, ofms
@@ -81,6 +84,22 @@ def test_a_killed_process_loses_at_most_the_last_tenth_of_a_second(device: Devic
     with Device(device.store, budget=device.budget, mail=False) as once_more:
         assert once_more._state.memory.losses.tolist() == losses.tolist()
         assert once_more.collect() is not None
+
+
+def test_a_killed_process_loses_nothing_that_was_flushed(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "FLUSH_SECONDS", 1000.0)
+    answers = [device.predict(np.full(3, number / 7)) for number in range(2)]
+    device.feedback(answers[0].id, 0.25)
+    with full_after(0), pytest.raises(OSError, match="No space left"):
+        device.flush()
+    device.flush()
+    device.feedback(answers[1].id, 0.25)
+    # As a kill leaves it: the last label is still in memory.
+    shutil.copytree(device.store, tmp_path / "killed")
+    with Device(tmp_path / "killed", budget=device.budget, mail=False) as again:
+        assert (again.predictions, again.waiting) == (2, [answers[1].id])
 
 
 def test_a_closed_device_does_not_write_to_a_reused_descriptor(device: Device, tmp_path: Path) -> None:

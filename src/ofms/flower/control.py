@@ -15,6 +15,7 @@ from flwr.proto.control_pb2 import (
     ListRunsRequest,
     RegisterNodeRequest,
     StartRunRequest,
+    StopRunRequest,
     UnregisterNodeRequest,
 )
 from flwr.supercore.control import ControlHttpClient
@@ -62,6 +63,10 @@ class Control:
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         config = user_config_to_proto({"deployment": str(deployment)})
         return int(self._client.StartRun(StartRunRequest(fab=fab_to_proto(fab), override_config=config)).run_id)
+
+    def stop(self, run: int) -> None:
+        """Stop a run."""
+        self._client.StopRun(StopRunRequest(run_id=run))
 
     def ended(self, run: int) -> str | None:
         """How a run ended, or None while it is running."""

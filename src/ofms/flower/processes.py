@@ -131,6 +131,15 @@ class Process:
         self._remember()
         return self._process.poll() is not None
 
+    def runs(self, command: str) -> bool:
+        """Whether a descendant runs whose command line contains a text."""
+        self._remember()
+        for process in self._family:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if command in " ".join(process.cmdline()):
+                    return True
+        return False
+
     def last_lines(self, count: int = 3) -> str:
         """The last lines of its log."""
         if not isinstance(self.log, Path):

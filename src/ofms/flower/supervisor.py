@@ -29,6 +29,8 @@ _POLL_SECONDS = 1.0
 _REFRESH_SECONDS = 2.0
 _START_SECONDS = 60.0
 _MOST_FAILURES = 3
+# Part of the server app's command line, and how often its process is not found before it counts as ended.
+_SERVER_APP, _MOST_MISSING = "flwr-serverapp", 2
 # Flower would log each node's poll, every three seconds.
 _QUIET = {"FLWR_LOG_LEVEL": os.environ.get("FLWR_LOG_LEVEL", "WARNING")}
 
@@ -61,6 +63,8 @@ class Supervisor:
         self._watch: WatchServer | None = None
         self._registered: set[bytes] | None = None
         self._run = 0
+        # How often the server app's process was not found; None before it started.
+        self._missing: int | None = None
         self._refreshed = 0.0
 
     def __enter__(self) -> Self:
@@ -119,7 +123,11 @@ class Supervisor:
         self._refreshed = now
         with contextlib.suppress(httpx.HTTPError):
             self._register_devices()
-            return self._control.ended(self._run)
+            how = self._control.ended(self._run)
+            if how is None and self._is_app_gone(self._superlink):
+                self._control.stop(self._run)
+                how = "its process was killed"
+            return how
         return None
 
     @property
@@ -137,7 +145,16 @@ class Supervisor:
 
     def _start(self) -> None:
         if self._control is not None:
+            self._missing = None
             self._run = self._control.start(self.folder)
+
+    def _is_app_gone(self, superlink: Process) -> bool:
+        """Whether the server app's process has ended without notice: Flower would notice a minute later."""
+        if superlink.runs(_SERVER_APP):
+            self._missing = 0
+        elif self._missing is not None:
+            self._missing += 1
+        return self._missing is not None and self._missing >= _MOST_MISSING
 
     def _register_devices(self) -> None:
         """Register the keys of the devices, and unregister revoked ones."""
