@@ -42,7 +42,7 @@ from tests.devices import label_samples
 from tests.problems import policy_of
 from tests.without_torch import WITHOUT_TORCH
 
-INTERVAL, SEED = 3, 5
+INTERVAL, SEED, BANDWIDTH = 3, 5, "60%"
 SETTINGS: dict[str, Any] = {"learning_rate": 0.5, "fine_tuning_rate": 0.02, "loss_bound": "raw", "window": 4}
 
 
@@ -93,7 +93,7 @@ class Deployed:
             policy="ofms-ft",
             rounds=exchanges * INTERVAL,
             interval=INTERVAL,
-            bandwidth="60%",
+            bandwidth=BANDWIDTH,
             seed=SEED,
             settings=SETTINGS,
             deadline=150,

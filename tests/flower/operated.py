@@ -15,19 +15,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+import torch
 
+from ofms.coordinator.changes import Requested
+from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.files import DEVICE_FILE, EVENTS
+from ofms.coordinator.operation import request_change
+from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.data.stream import Stream
 from ofms.flower.processes import Process
+from ofms.models.dictionary import Dictionary
+from ofms.models.zoo import build_module
+from ofms.simulator.phases import Phases
+from ofms.simulator.simulation import Simulation, make_simulation
 from ofms.storage.files import write_whole
+from tests.changing import deployed_setup
 from tests.flower.cut import CuttableNetwork
-from tests.flower.deployed import INTERVAL, Deployed
+from tests.flower.deployed import BANDWIDTH, INTERVAL, SEED, SETTINGS, Deployed
 
 MOST_EXCHANGES = 400
 # What is waited for arrives within seconds on an idle machine; only a fleet that is stuck reaches this.
@@ -160,6 +171,11 @@ class Operated:
         changes = {"rounds": None, "deadline": 600, "quorum": 1.0} | changes
         self.deployed = Deployed(folder, clients, MOST_EXCHANGES, **changes)
         self.deployed.export_graphs()
+        architecture = ("mlp", {"inputs": 3, "hidden": [72, 64], "outputs": 1})
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            modules = {"further": build_module(*architecture)}
+        self.further = Dictionary.from_modules(modules, task="regression", architectures={"further": architecture})
         self.folder, self.fleet, self.clients = folder, self.deployed.fleet, clients
         self.limit = folder / "limit"
         self.set_limit(MOST_EXCHANGES)
@@ -314,26 +330,49 @@ class Operated:
             total += len(acknowledged)
         return total
 
+    def add_model(self) -> None:
+        """Add another model to the running fleet, as `ofms deploy models add` does."""
+        self.further.write(self.folder / "further")
+        request_change(self.fleet, Requested(), models=self.folder / "further")
+
+    def retire_model(self, name: str) -> None:
+        request_change(self.fleet, Requested(retire=[name]))
+
+    def simulate(self, exchanges: int) -> Simulation:
+        """A simulation of so many exchanges, with the events of the deployment."""
+        deployed, rounds = self.deployed, exchanges * INTERVAL
+        events = PersistentCoordinator(Deployment(self.fleet), read_only=True).beginning.events
+        whole, stream = deployed.dictionary, deployed.stream
+        if any(event.add for event in events):
+            whole = replace(whole, models=(*whole.models, *self.further.models))
+        stream = Stream(stream.x[:, :rounds], stream.y[:, :rounds], stream.task)
+        setup = deployed_setup("ofms-ft", whole, stream, deployed.budgets.tolist(), events, SETTINGS, interval=INTERVAL)
+        phases = Phases.of(replace(setup, bandwidth=BANDWIDTH), events)
+        first = phases.first
+        return make_simulation(
+            first.built, first.fleet, whole, stream, seed=SEED, hindsight=False, phases=phases if events else None
+        )
+
     def assert_simulated(self, exchanges: int) -> None:
         """Choices, held sets, groups and parameters are those of a simulation of so many exchanges."""
-        deployed, rounds = self.deployed, exchanges * INTERVAL
-        deployed.exchanges = exchanges
-        deployed.stream = Stream(deployed.stream.x[:, :rounds], deployed.stream.y[:, :rounds], deployed.stream.task)
-        simulation = deployed.simulate()
+        simulation, compared = self.simulate(exchanges), set()
         plans = [[line for line in self.lines(client) if "exchange" in line] for client in range(self.clients)]
-        compared = set()
         for exchange in simulation.exchanges():
-            for client, own in enumerate(plans):
-                for line in own:
-                    if line["exchange"] == exchange.index:
-                        where = f"device {client}, exchange {exchange.index}"
-                        assert line["held"] == exchange.plan.held[client].tolist(), f"held sets: {where}"
-                        assert line["weights"] == exchange.plan.prediction_weights[client].tolist(), f"choices: {where}"
-                        expected = exchange.plan.update_weight[client]
-                        assert line["updates"] == pytest.approx(expected.tolist()), f"groups: {where}"
-                        compared.add((exchange.index, client))
+            plan = exchange.plan
+            for client, line in ((client, line) for client, own in enumerate(plans) for line in own):
+                if line["exchange"] == exchange.index:
+                    where = f"device {client}, exchange {exchange.index}"
+                    # Before a model was added, the devices did not know it.
+                    known = len(line["held"])
+                    assert not plan.held[client, known:].any(), where
+                    assert line["held"] == plan.held[client, :known].tolist(), f"held sets: {where}"
+                    weights = plan.prediction_weights[client, :known].tolist()
+                    assert line["weights"] == pytest.approx(weights, abs=1e-4), f"choices: {where}"
+                    updates = plan.update_weight[client, :known].tolist()
+                    assert line["updates"] == pytest.approx(updates, rel=1e-3), f"groups: {where}"
+                    compared.add((exchange.index, client))
         assert len(compared) == exchanges * self.clients
-        for mine, theirs in zip(deployed.parameters(), simulation.parameters(), strict=True):
+        for mine, theirs in zip(self.deployed.parameters(), simulation.parameters(), strict=True):
             for name in mine:
                 assert mine[name].numpy() == pytest.approx(theirs[name].numpy(), abs=1e-4)
 

@@ -2,7 +2,7 @@
 
 `ofms deploy server` with its SuperLink and server app, and devices that connect themselves, each a process that is
 started again when it ends. After each fault the fleet must continue; in the end choices, held sets and parameters are
-those of the simulator, and no label is lost that a program had acknowledged.
+those of the simulator with the same events, and no label is lost that a program had acknowledged.
 """
 
 from __future__ import annotations
@@ -42,6 +42,12 @@ def test_kills_at_ten_moments_of_each_kind_of_process(kills: int, tmp_path: Path
         operated.wait_for_exchanges(2)
         slowest = dict.fromkeys(KINDS, 0.0)
         for number, (kind, delay) in enumerate(moments(KINDS, kills, seed=7, longest=3.0)):
+            if number == kills:
+                operated.add_model()
+                operated.wait_for_exchanges(2)
+            if number == 3 * kills:
+                operated.retire_model("net1")
+                operated.wait_for_exchanges(2)
             time.sleep(delay)
             operated.kill(kind, client=number % CLIENTS)
             slowest[kind] = max(slowest[kind], operated.wait_for_exchanges())
