@@ -111,7 +111,10 @@ class Messenger:
             compared = self._state.remember(held_models, late, outputs)
             task = self._state.begin_report(held_models)
         deltas, left_out = held_models.updates(task.exchange, task.plan, task.tensors, task.samples)
+        updated = sorted(deltas)
         with self._guard:
             self._state.finish_report(held_models, task, deltas, left_out, compared)
+            # The report has them; the snapshot needs memory of that size again.
+            del deltas
             self._recorder.snapshot()
-        _log.debug("exchange %d: reported, with updates of models %s", task.exchange, sorted(deltas))
+        _log.debug("exchange %d: reported, with updates of models %s", task.exchange, updated)

@@ -174,7 +174,9 @@ def _pull_record(pull: Callable[[PullObjectRequest], Any], node: Node, transfer:
         raise Gone("the SuperLink has forgotten it")
     if not response.object_available:
         return None
-    return decode_record(response.object_content)
+    content = response.object_content
+    del response
+    return decode_record(content)
 
 
 def _confirmation(node: Node, transfer: Transfer) -> ConfirmMessageReceivedRequest:

@@ -18,7 +18,6 @@ from ofms.flower.private import (
     HEAD_BODY_DIVIDER,
     HEAD_VALUE_DIVIDER,
     ConfigRecord,
-    ConfigRecordValue,
     Message,
     Metadata,
     ObjectTree,
@@ -89,6 +88,7 @@ def decode_record(content: bytes) -> dict[str, Any]:
         if head.decode().split(HEAD_VALUE_DIVIDER)[0] != "ConfigRecord":
             raise ValueError("an object of another type")
         items = ConfigRecord.FromString(body).items
+        del body
         return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in items}
     except Exception as error:
         raise InvalidInput("message", type(error).__name__, "it is not a record of Flower") from None
@@ -115,11 +115,13 @@ def _reply_to(asked: Any) -> Any:
 
 
 def _record_body(content: bytes) -> bytes:
-    items = [
-        ConfigRecord.Item(key=key, value=ConfigRecordValue(**{_FIELDS[type(value)]: value}))
-        for key, value in record_of(content).items()
-    ]
-    return bytes(ConfigRecord(items=items).SerializeToString())
+    # In place: messages that are put together from others are copies of them, and a content may be large.
+    record = ConfigRecord()
+    for key, value in record_of(content).items():
+        item = record.items.add()
+        item.key = key
+        setattr(item.value, _FIELDS[type(value)], value)
+    return bytes(record.SerializeToString())
 
 
 def _object(kind: str, children: Sequence[str], body: bytes) -> bytes:

@@ -58,7 +58,7 @@ with _without_the_rest():
         PushObjectRequest,
     )
     from flwr.proto.node_pb2 import Node
-    from flwr.proto.recorddict_pb2 import ConfigRecord, ConfigRecordValue, RecordDict
+    from flwr.proto.recorddict_pb2 import ConfigRecord, RecordDict
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
     from flwr.supercore.constant import (
         FLEET_HTTP_PUBLIC_KEY_HEADER,
@@ -78,7 +78,6 @@ __all__ = [
     "TIMESTAMP_HEADER",
     "ActivateNodeRequest",
     "ConfigRecord",
-    "ConfigRecordValue",
     "ConfirmMessageReceivedRequest",
     "DeactivateNodeRequest",
     "FleetHttpClient",
