@@ -5,8 +5,8 @@
 A real deployment on loopback: a SuperLink, three devices with MNIST's two-block networks, four exchanges of twenty
 labels, ten a second. One device connects itself, one does so without PyTorch, one has a SuperNode. Each process's
 resident set is read from /proc while it runs: the median of what was read every tenth of a second, and the largest; a
-device's program is a separate process, as in production. The one without PyTorch has the environment that
-docs/deploy.md recommends for it.
+device's program is a separate process, as in production, and is read from its first models on. The one without PyTorch
+has the environment that docs/deploy.md recommends for it.
 Needs the extras `flower` and `export`, and Linux.
 """
 
@@ -34,8 +34,13 @@ from ofms.models.zoo import build_module
 from ofms.runs.units import human_bytes
 
 CLIENTS, EXCHANGES, INTERVAL = 3, 4, 20
-# The C library gives freed memory back, instead of keeping it for every thread.
-LEAN_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+# The C library gives freed memory back, instead of keeping it for every thread, and Python leaves out docstrings.
+LEAN_ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "PYTHONOPTIMIZE": "2",
+}
 MOST_BYTES = 100 * 2**20
 LEAN = "a device's program that connects itself, without PyTorch, with its models"
 
@@ -81,6 +86,15 @@ def resident(pid: int) -> tuple[int, int]:
     return now, most
 
 
+def lean_environment(bytecode: Path) -> dict[str, str]:
+    """The environment of the program without PyTorch, with bytecode of all its modules, as after its first start."""
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    found = usual | LEAN_ENVIRONMENT | {"PYTHONPYCACHEPREFIX": str(bytecode)}
+    modules = "ofms.device.device, ofms.flower.node, ofms.compute.onnx_client, ofms.policies.ofms_ft, onnxruntime"
+    subprocess.run([sys.executable, "-c", f"import {modules}, numpy.random"], check=True, env=found)
+    return found
+
+
 def main() -> int:
     architecture = MNIST.architectures[1]
     architectures = {f"net{index}": architecture for index in range(20)}
@@ -105,8 +119,9 @@ def main() -> int:
         for client in range(CLIENTS):
             add_device(fleet, f"device-{client}", "5", address)
         with contextlib.ExitStack() as stack:
+            lean = lean_environment(folder / "bytecode")
             server = stack.enter_context(Supervisor(fleet, echo=lambda line: None))
-            pids = [server.pid]
+            pids, stores = [server.pid], dict[int, Path]()
             for client in range(CLIENTS):
                 store = folder / f"store-{client}"
                 given = [str(store), str(5 * largest), str(INTERVAL), "onnx" if client == 1 else "torch"]
@@ -117,15 +132,15 @@ def main() -> int:
                     node = start_node(fleet, client, store)
                     stack.callback(node.stop)
                     pids.append(node.pid)
-                environment = os.environ | (LEAN_ENVIRONMENT if client == 1 else {})
-                program = subprocess.Popen([sys.executable, "-c", PROGRAM, *given], env=environment)
+                program = subprocess.Popen([sys.executable, "-c", PROGRAM, *given], env=lean if client == 1 else None)
                 stack.callback(program.wait)
                 stack.callback(program.kill)
                 pids.append(program.pid)
+                stores[program.pid] = store
             while server.poll() is None:
                 for pid in {each for root in pids for each in (root, *descendants(root))}:
                     with contextlib.suppress(OSError, KeyError):
-                        if kind := name_of(pid):
+                        if (kind := name_of(pid)) and (pid not in stores or any(stores[pid].glob("models/*"))):
                             found.setdefault(kind, []).append(resident(pid))
                 time.sleep(0.1)
     code = "import torch, numpy; print(open('/proc/self/status').read())"
