@@ -174,8 +174,11 @@ class Operated:
         architecture = ("mlp", {"inputs": 3, "hidden": [72, 64], "outputs": 1})
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            modules = {"further": build_module(*architecture)}
-        self.further = Dictionary.from_modules(modules, task="regression", architectures={"further": architecture})
+            # A dictionary has at least two; the first one is added later.
+            modules = {name: build_module(*architecture) for name in ("further", "another")}
+        architectures = dict.fromkeys(modules, architecture)
+        further = Dictionary.from_modules(modules, task="regression", architectures=architectures)
+        self.further = replace(further, models=further.models[:1])
         self.folder, self.fleet, self.clients = folder, self.deployed.fleet, clients
         self.limit = folder / "limit"
         self.set_limit(MOST_EXCHANGES)
