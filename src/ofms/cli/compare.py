@@ -66,7 +66,7 @@ def command(
 
     Finished cells are stored in the folder and not run again.
     """
-    start_if_asked(processes)
+    start_if_asked(processes, "ofms.reproduction.page")
     from ofms.plugins import trust_of
     from ofms.reproduction.bench import ROWS, Bench, Size
     from ofms.reproduction.cells import CellStore
