@@ -86,7 +86,7 @@ def command(
     bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed), cached=cache)
     names, values = policies or tuple(ROWS), given_options(given) | settings
     if own_rank() is not None:
-        spread(store, lambda each: comparison(replace(bench, store=each), names, details=True, **values))
+        spread(store, [lambda each: comparison(replace(bench, store=each), names, details=True, **values)])
         if own_rank():
             return
     section = comparison(bench, names, details=True, **values)
