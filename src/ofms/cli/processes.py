@@ -23,7 +23,7 @@ PEER_ENDED = 70
 # Whether processes are forks of the one that starts them, which has then imported PyTorch for all of them. On other
 # systems than Linux, libraries that PyTorch and NumPy use do not work in a fork.
 FORKS = sys.platform == "linux"
-_GRACE_SECONDS, _POLL_SECONDS = 5.0, 0.05
+_GRACE_SECONDS, _POLL_SECONDS = 15.0, 0.05
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
