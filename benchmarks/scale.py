@@ -57,7 +57,7 @@ SIZES = (
 MOST_SECONDS_AT_A_MILLION = {"ofms-ft": 2.0, "late-hedge": 3.0}
 MOST_GROWTH = 1.2
 MOST_GIB = 4.0
-SHARED_SIZES = (("ofms-ft", 1_000_000, 20, 4), ("ofms-ft", 10_000_000, 20, 4))
+SHARED_SIZES = (("ofms-ft", 1_000_000, 20, 12), ("ofms-ft", 10_000_000, 20, 4))
 MOST_SHARED_GIB = 24.0
 # For the allocator of the C library: no memory of its own for large arrays, and none given back.
 _KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**46), "MALLOC_TOP_PAD_": str(2**24)}
