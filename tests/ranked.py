@@ -1,8 +1,8 @@
 """Runs that several processes share, each a real one: small cases, and what identifies a result bit for bit.
 
-    python -m tests.ranked FOLDER STOP CASE...
+    python -m tests.ranked FOLDER RANKS STOP CASE...
 
-is one of these processes: it joins the others and runs the cases one after another in folders of FOLDER, from their
+forks so many processes, which join each other and run the cases one after another in folders of FOLDER, from their
 checkpoints if they were interrupted. With STOP above 0, a signal reaches the last process in that exchange. The first
 process writes the results' digests to FOLDER/digests.json.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -124,19 +125,26 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
-def start(ranks: int, arguments: Sequence[str], **variables: str) -> list[subprocess.Popen[str]]:
-    """The processes of `python -m MODULE ...`, as `torchrun` starts them."""
-    common = os.environ | {
+def variables_of(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """The environment of a process as `torchrun` sets it."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
+
+
+def start(ranks: int, arguments: Sequence[str], **variables: str) -> list[subprocess.Popen[str]]:
+    """The processes of `python -m MODULE ...`, as `torchrun` starts them."""
+    port = free_port()
     return [
         subprocess.Popen(
             [sys.executable, "-m", *arguments],
-            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | variables,
+            env=os.environ | variables_of(rank, ranks, port) | variables,
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -147,15 +155,34 @@ def start(ranks: int, arguments: Sequence[str], **variables: str) -> list[subpro
 
 def run_cases(ranks: int, folder: Path, names: Sequence[str], stop: int = 0) -> dict[str, str]:
     """The digests of cases that so many processes run; those that were interrupted are left out."""
-    processes = start(ranks, ["tests.ranked", str(folder), str(stop), *names])
-    for process in processes:
-        _, errors = process.communicate(timeout=WAIT_SECONDS * 4)
-        assert process.returncode == 0, errors
+    command = [sys.executable, "-m", "tests.ranked", str(folder), str(ranks), str(stop), *names]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
     digests: dict[str, str] = json.loads((folder / "digests.json").read_text())
     return digests
 
 
-def main(folder: Path, stop: int, names: Sequence[str]) -> None:
+def main(folder: Path, ranks: int, stop: int, names: Sequence[str]) -> int:
+    """Fork the processes, which share what this one has imported; whether one of them failed."""
+    # Imported before the forks.
+    import ofms.compute.process_group
+    import ofms.simulator.api  # noqa: F401
+
+    context, port = multiprocessing.get_context("fork"), free_port()
+    processes = [
+        context.Process(target=work, args=(variables_of(rank, ranks, port), folder, stop, names))
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return int(any(process.exitcode for process in processes))
+
+
+def work(variables: Mapping[str, str], folder: Path, stop: int, names: Sequence[str]) -> None:
+    """One of the processes."""
+    os.environ.update(variables)
     from ofms.compute.process_group import join_group, leave_group
 
     group, digests = join_group(), dict[str, str]()
@@ -191,4 +218,4 @@ def expected(names: Sequence[str]) -> Mapping[str, str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]))

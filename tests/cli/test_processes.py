@@ -26,8 +26,9 @@ def command(*arguments: str) -> list[str]:
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The processes that a command has started."""
-    return psutil.Process(process.pid).children()
+    """The processes that a command has started; the first one prints, the others to the null device."""
+    found = psutil.Process(process.pid).children()
+    return sorted(found, key=lambda rank: os.readlink(f"/proc/{rank.pid}/fd/1") == os.devnull)
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
@@ -57,7 +58,7 @@ def test_a_killed_process_ends_the_others_with_one_line_and_three_resume_the_run
     )
     wait_for(tmp_path / "run" / "checkpoint" / "latest.json", process)
     ranks = ranks_of(process)
-    next(rank for rank in ranks if rank.environ()["RANK"] == str(killed)).send_signal(signal.SIGKILL)
+    ranks[killed].send_signal(signal.SIGKILL)
     _, errors = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 1
     assert errors.splitlines() == [
@@ -73,9 +74,12 @@ def test_a_killed_process_ends_the_others_with_one_line_and_three_resume_the_run
 
 
 @pytest.mark.slow
-def test_a_signal_to_the_command_stops_all_processes_after_an_exchange(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_signal_to_the_command_stops_all_processes_after_an_exchange(forks: bool, tmp_path: Path) -> None:
+    code = f"import ofms.cli.processes as p; p.FORKS = {forks}; from ofms.__main__ import main; main()"
+    arguments = [*RUN, "--rounds", "20000", "--processes", "2", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
-        command(*RUN, "--rounds", "20000", "--processes", "2", "--out", str(tmp_path / "run")),
+        [sys.executable, "-c", code, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -35,7 +35,7 @@ def test_a_cell_that_another_process_has_taken_is_left_to_it(tmp_path: Path, mon
     monkeypatch.setattr("ofms.reproduction.spreading.time.sleep", wait)
     assert taken.__enter__()
     assert not store.try_run(wanted[0])
-    spreading.spread(store, lambda each: each.results(wanted))
+    spreading.spread(store, [lambda each: each.results(wanted)])
     assert len(waits) == 1
     assert sorted(run, key=repr) == sorted(wanted, key=repr), "each of them once"
     assert run[-1] == wanted[0], "as soon as it was free"
@@ -65,3 +65,30 @@ def test_two_processes_compare_policies_with_the_figures_of_one(tmp_path: Path) 
     assert len(one) == 4
     for alone, shared in zip(one, two, strict=True):
         assert Result.load(alone).score.tolist() == Result.load(shared).score.tolist()
+
+
+def test_cells_that_depend_on_a_missing_dictionary_are_asked_for_once_one_process_has_trained_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ofms.runs.dictionaries.cache_folder", lambda: tmp_path / "cache")
+    store, first = CellStore(tmp_path / "cells", progress=False), Cell("digits", "mab", 0, SMALL)
+    sizes, waits, trained = list[int](), list[float](), claimed(tmp_path / "cells" / "dictionary-digits")
+
+    def ask(each: CellStore) -> None:
+        each.results([first])
+        sizes.append(len(each.dictionary("digits")[0]))
+        each.results([Cell("digits", "mab", 1, SMALL | {"budget": str(sizes[-1])})])
+
+    def wait(seconds: float) -> None:
+        """The other process ends before it has trained anything."""
+        assert not store.has_dictionary("digits")
+        waits.append(seconds)
+        trained.__exit__(None, None, None)
+
+    monkeypatch.setattr("ofms.reproduction.spreading.time.sleep", wait)
+    (tmp_path / "cells").mkdir()
+    assert trained.__enter__()
+    spreading.spread(store, [ask])
+    assert len(waits) == 1
+    assert set(sizes) == {20}
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 2

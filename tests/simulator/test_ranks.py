@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -30,17 +31,21 @@ def test_a_run_that_one_process_began_is_resumed_by_three(tmp_path: Path, monkey
     assert ranked.run_cases(3, tmp_path, FEW) == wanted
 
 
+@pytest.fixture(scope="module")
+def alone() -> Mapping[str, str]:
+    """The digests of all cases in one process."""
+    return ranked.expected(list(ranked.CASES))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_every_policy_ends_with_the_same_bits(ranks: int, tmp_path: Path) -> None:
-    names = list(ranked.CASES)
-    wanted, found = ranked.expected(names), ranked.run_cases(ranks, tmp_path, names)
-    assert {name for name in names if found[name] != wanted[name]} == set()
+def test_every_policy_ends_with_the_same_bits(ranks: int, alone: Mapping[str, str], tmp_path: Path) -> None:
+    found = ranked.run_cases(ranks, tmp_path, list(alone))
+    assert {name for name in alone if found[name] != alone[name]} == set()
 
 
 @pytest.mark.slow
-def test_every_policy_is_resumed_by_another_number_of_processes(tmp_path: Path) -> None:
-    names = list(ranked.CASES)
-    assert ranked.run_cases(4, tmp_path, names, stop=1) == {}, "all of them were interrupted"
-    wanted, found = ranked.expected(names), ranked.run_cases(3, tmp_path, names)
-    assert {name for name in names if found[name] != wanted[name]} == set()
+def test_every_policy_is_resumed_by_another_number_of_processes(alone: Mapping[str, str], tmp_path: Path) -> None:
+    assert ranked.run_cases(4, tmp_path, list(alone), stop=1) == {}, "all of them were interrupted"
+    found = ranked.run_cases(3, tmp_path, list(alone))
+    assert {name for name in alone if found[name] != alone[name]} == set()

@@ -66,7 +66,7 @@ def command(
 
     Finished cells are stored in the folder and not run again.
     """
-    start_if_asked(processes)
+    start_if_asked(processes, "ofms.reproduction.page")
     from ofms.plugins import trust_of
     from ofms.reproduction.bench import ROWS, Bench, Size
     from ofms.reproduction.cells import CellStore
@@ -86,7 +86,7 @@ def command(
     bench = Bench(store, [experiment], Size(seeds=seeds, first_seed=seed), cached=cache)
     names, values = policies or tuple(ROWS), given_options(given) | settings
     if own_rank() is not None:
-        spread(store, lambda each: comparison(replace(bench, store=each), names, details=True, **values))
+        spread(store, [lambda each: comparison(replace(bench, store=each), names, details=True, **values)])
         if own_rank():
             return
     section = comparison(bench, names, details=True, **values)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -19,7 +20,10 @@ import click
 LAUNCHED = "OFMS_LAUNCHED"
 # The status of a process that ended because another one did.
 PEER_ENDED = 70
-_GRACE_SECONDS, _POLL_SECONDS = 5.0, 0.05
+# Whether processes are forks of the one that starts them, which has then imported PyTorch for all of them. On other
+# systems than Linux, libraries that PyTorch and NumPy use do not work in a fork.
+FORKS = sys.platform == "linux"
+_GRACE_SECONDS, _POLL_SECONDS = 15.0, 0.05
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -32,17 +36,21 @@ def are_started() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def start_if_asked(processes: int | None) -> None:
-    """Start the processes of this command and end with their status, unless this is one of them."""
-    if are_started():
-        # Before PyTorch is imported: the line of an error says what its warnings would.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+def start_if_asked(processes: int | None, *modules: str) -> None:
+    """Start the processes of this command and end with their status, unless this is one of them.
+
+    `modules` are those that each of the processes imports.
+    """
     if LAUNCHED in os.environ:
-        watch_parent()
+        watch_parent(os.getppid())
     elif processes is not None and are_started():
         raise click.UsageError(f"--processes {processes}: torchrun starts the processes; leave it out")
     elif processes is not None and processes > 1:
-        raise click.exceptions.Exit(start_processes(processes, sys.argv[1:]))
+        status = start_processes(processes, modules)
+        if status is not None:
+            raise click.exceptions.Exit(status)
+    elif are_started():
+        _quiet_pytorch()
 
 
 def own_rank() -> int | None:
@@ -56,36 +64,51 @@ def own_workers(workers: int | None) -> int | None:
     return max(1, (os.cpu_count() or 1) // here) if workers is None and here > 1 else workers
 
 
-def start_processes(count: int, arguments: Sequence[str]) -> int:
-    """Run the command in so many processes; return its status once all have ended. If one fails, so do the others."""
+def start_processes(count: int, modules: Sequence[str] = ()) -> int | None:
+    """Run this command in so many processes, which return None; return their status once all have ended.
+
+    If one fails, the others end too.
+    """
     # Imports `random`, which a file beside the experiment must not replace.
+    import shutil
     import tempfile
 
-    with tempfile.TemporaryDirectory(prefix="ofms-") as folder:
-        note = Path(folder) / "note"
-        port, children = _free_port(), list[_Child]()
-        shared = os.environ | {
-            "WORLD_SIZE": str(count),
-            "LOCAL_WORLD_SIZE": str(count),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            LAUNCHED: str(note),
-        }
-        if Path("/sys/class/net/lo").exists():
-            shared.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        try:
-            for rank in range(count):
-                children.append(_Child(rank, arguments, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}))
-            with _Forwarded(children):
-                return _wait(children, note)
-        finally:
+    _quiet_pytorch()
+    for module in modules if FORKS else ():
+        import_module(module)
+    parent, children = os.getpid(), list[_Child]()
+    folder = Path(tempfile.mkdtemp(prefix="ofms-"))
+    note = folder / "note"
+    shared = {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        LAUNCHED: str(note),
+    }
+    if Path("/sys/class/net/lo").exists() and "GLOO_SOCKET_IFNAME" not in os.environ:
+        shared["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        for rank in range(count):
+            own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            errors = None if rank == 0 else _temporary()
+            pid = _fork(own, errors) if FORKS else _spawn(own, errors)
+            if pid == 0:
+                watch_parent(parent)
+                return None
+            children.append(_Child(rank, pid, errors))
+        with _Forwarded(children):
+            return _wait(children, note)
+    finally:
+        # A signal may also end a fork before it has left this block.
+        if os.getpid() == parent:
             for child in children:
                 child.kill()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def watch_parent() -> None:
+def watch_parent(parent: int) -> None:
     """End this process when the one that started it is gone."""
-    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -104,22 +127,60 @@ def peer_ended(notes: Sequence[str]) -> int:
     return PEER_ENDED
 
 
+def _quiet_pytorch() -> None:
+    """Before PyTorch is imported: the line of an error says what its warnings would."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+
+
+def _fork(variables: Mapping[str, str], errors: IO[bytes] | None) -> int:
+    """A copy of this process, which goes on with the command; its number, 0 in the copy itself.
+
+    The copy has only the thread that calls this. There is no other one but those of NumPy's linear algebra, which stops
+    them before a fork; PyTorch starts its threads with its first parallel operation.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return pid
+    os.environ.update(variables)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    if errors is not None:
+        os.dup2(null, 1)
+        os.dup2(errors.fileno(), 2)
+    os.close(null)
+    return 0
+
+
+def _spawn(variables: Mapping[str, str], errors: IO[bytes] | None) -> int:
+    """A new process with this command; its number."""
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+    if errors is not None:
+        actions += [
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, errors.fileno(), 2),
+        ]
+    command = [sys.executable, "-m", "ofms", *sys.argv[1:]]
+    return os.posix_spawn(sys.executable, command, os.environ | dict(variables), file_actions=actions)
+
+
 class _Child:
     """A process; what others than the first print to standard error is kept until it is known which one failed."""
 
-    def __init__(self, rank: int, arguments: Sequence[str], environment: dict[str, str]) -> None:
-        self.rank, self._errors = rank, None if rank == 0 else _temporary()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ofms", *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=None if rank == 0 else subprocess.DEVNULL,
-            stderr=self._errors,
-        )
+    def __init__(self, rank: int, pid: int, errors: IO[bytes] | None) -> None:
+        self.rank, self._pid, self._errors = rank, pid, errors
+        self._status: int | None = None
 
     @property
     def status(self) -> int | None:
-        return self.process.poll()
+        """The exit status, negative for a signal; None while it runs."""
+        return self._wait(os.WNOHANG)
+
+    def send_signal(self, number: int) -> None:
+        # Signals arrive at any time: here nothing is asked that `status` may be asking.
+        if self._status is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
 
     def last_line(self) -> str:
         if self._errors is None:
@@ -130,10 +191,16 @@ class _Child:
 
     def kill(self) -> None:
         if self.status is None:
-            self.process.kill()
-            self.process.wait()
+            self.send_signal(signal.SIGKILL)
+            self._wait()
         if self._errors is not None:
             self._errors.close()
+
+    def _wait(self, options: int = 0) -> int | None:
+        if self._status is None:
+            ended, status = os.waitpid(self._pid, options)
+            self._status = os.waitstatus_to_exitcode(status) if ended else None
+        return self._status
 
 
 class _Forwarded:
@@ -153,8 +220,7 @@ class _Forwarded:
 
     def _forward(self, number: int, frame: object) -> None:
         for child in self._children:
-            if child.status is None:
-                child.process.send_signal(number)
+            child.send_signal(number)
 
 
 def _wait(children: Sequence[_Child], note: Path) -> int:

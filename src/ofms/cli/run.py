@@ -72,7 +72,7 @@ def command(
     """Run one policy on an experiment (digits by default, which needs no download)."""
     if resume is not None and experiment is not None:
         raise click.UsageError(f"--resume {resume} has its own experiment; leave out {experiment}")
-    start_if_asked(processes)
+    start_if_asked(processes, "ofms.cli.ranks", "ofms.compute.process_group", "ofms.simulator.api")
     from ofms.cli.ranks import shared_group
     from ofms.simulator.api import simulate
 

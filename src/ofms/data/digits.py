@@ -6,6 +6,9 @@ Client i sees mostly the digit i mod 10.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 
@@ -63,12 +66,20 @@ class Digits:
 
 
 def _load() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise InvalidInput("dataset", "digits", "it requires scikit-learn: pip install 'ofms[experiments]'") from None
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise InvalidInput("dataset", "digits", "it requires scikit-learn: pip install 'ofms[experiments]'")
+    # Its file: importing scikit-learn takes longer than a short run.
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    table = np.loadtxt(path, delimiter=",") if path.exists() else _load_with_scikit_learn()
+    return (table[:, :-1] / 16).astype(np.float32), table[:, -1].astype(np.int64)
+
+
+def _load_with_scikit_learn() -> npt.NDArray[np.float64]:
+    from sklearn.datasets import load_digits
+
     raw = load_digits()
-    return (raw.data / 16).astype(np.float32), raw.target.astype(np.int64)
+    return np.column_stack([raw.data, raw.target])
 
 
 dataset = Digits()

@@ -148,7 +148,7 @@ class CellStore:
             config = msgspec.structs.replace(
                 self.config(Cell(experiment)), models=self.models.get(experiment, loaded.models)
             )
-            dictionary = find_dictionary(loaded, config, progress=self.progress)
+            dictionary = find_dictionary(loaded, config, progress=self.progress, workers=self.workers)
             code = source_key((model.architecture for model in dictionary.models), config.trusted())
             self._dictionaries[experiment] = (
                 dictionary,

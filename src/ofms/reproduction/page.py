@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -78,7 +79,7 @@ def reproduce_targets(
     sections = []
     names = list(TARGETS) if target == "all" else [target]
     if rank is not None and run:
-        spread(store, lambda each: [TARGETS[name](replace(bench, store=each)) for name in names])
+        spread(store, [partial(_ask, TARGETS[name], bench) for name in names])
         if rank:
             return []
     for name in names:
@@ -107,6 +108,11 @@ def reproduce_targets(
     if not quiet:
         echo(f"tables and figures in {folder}")
     return sections
+
+
+def _ask(target: Callable[[Bench], Section], bench: Bench, store: CellStore) -> None:
+    """Ask a store for the cells of a target."""
+    target(replace(bench, store=store))
 
 
 def _unchanged(experiment: Experiment) -> Experiment:

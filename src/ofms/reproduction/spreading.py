@@ -7,10 +7,13 @@ another command on the same folder takes part as well, and what a killed process
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ofms.models.dictionary import Dictionary
 from ofms.reproduction.cells import Cell, CellStore
 from ofms.reproduction.convex import ServerCurve
 from ofms.reproduction.curves import CurveStore
@@ -23,25 +26,40 @@ _WAIT_SECONDS = 0.5
 _IMAGE_COST = {"cifar10": 400.0, "mnist": 200.0}
 
 
+class UntrainedDictionary(Exception):
+    """Which cells are asked for depends on a dictionary that does not exist yet."""
+
+
 class Collector(CellStore):
-    """A store that runs nothing: it notes the cells and curves that are missing."""
+    """A store that runs and trains nothing: it notes the dictionaries, cells and curves that are missing."""
 
     def __init__(self, store: CellStore) -> None:
         self.__dict__ |= store.__dict__
         self.used = {}
         self.missing: dict[tuple[Any, ...], Cell] = {}
+        self.untrained: set[str] = set()
         self.curves = self.missing_curves = _CurveCollector(store.curves.folder)
 
     def results(self, cells: Iterable[Cell]) -> list[Result]:
         """Those that were run before."""
         found = []
         for cell in cells:
-            result = self.find(cell) if self.has_dictionary(cell.experiment) else None
+            trained = self.has_dictionary(cell.experiment)
+            if not trained:
+                self.untrained.add(cell.experiment)
+            result = self.find(cell) if trained else None
             if result is None:
                 self.missing[cell.experiment, cell.policy, cell.seed, repr(sorted(cell.given.items()))] = cell
             else:
                 found.append(result)
         return found
+
+    def dictionary(self, experiment: str) -> tuple[Dictionary, str]:
+        """An experiment's dictionary, unless it would have to be pre-trained."""
+        if not self.has_dictionary(experiment):
+            self.untrained.add(experiment)
+            raise UntrainedDictionary(experiment)
+        return super().dictionary(experiment)
 
 
 class _CurveCollector(CurveStore):
@@ -58,33 +76,47 @@ class _CurveCollector(CurveStore):
         return found
 
 
-def spread(store: CellStore, ask: Callable[[CellStore], object]) -> None:
-    """Run the cells that `ask` asks a store for, together with other processes that do the same; until none is missing.
+def spread(store: CellStore, asks: Sequence[Callable[[CellStore], object]]) -> None:
+    """Run the cells that `asks` ask a store for, together with other processes that do the same; until none is missing.
 
-    Which cells it asks for may depend on the results of others.
+    Which cells they ask for may depend on dictionaries, and on the results of other cells.
     """
     require_writable(store.folder)
-    while True:
-        wanted = Collector(store)
-        ask(wanted)
-        cells = sorted(wanted.missing.values(), key=lambda cell: -_cost(store, cell))
-        if not cells and not wanted.missing_curves.missing:
-            return
-        while cells or wanted.missing_curves.missing:
-            left = [cell for cell in cells if not _take(store, cell)]
-            curves = [each for each in wanted.missing_curves.missing if not _take_curve(store, *each)]
-            if len(left) == len(cells) and len(curves) == len(wanted.missing_curves.missing):
+    while tasks := _tasks(store, asks):
+        while tasks:
+            left = [task for task in tasks if not task()]
+            if len(left) == len(tasks):
                 time.sleep(_WAIT_SECONDS)
-            cells, wanted.missing_curves.missing = left, curves
+            tasks = left
+
+
+def _tasks(store: CellStore, asks: Sequence[Callable[[CellStore], object]]) -> list[Callable[[], bool]]:
+    """What is to be done, the longest first: each does it unless another process does; whether it is done."""
+    wanted = Collector(store)
+    for ask in asks:
+        with suppress(UntrainedDictionary):
+            ask(wanted)
+    untrained = sorted(wanted.untrained, key=lambda experiment: -_IMAGE_COST.get(experiment, 1.0))
+    cells = sorted(wanted.missing.values(), key=lambda cell: -_cost(store, cell))
+    return [
+        *(partial(_train, store, experiment) for experiment in untrained),
+        *(partial(_take, store, cell) for cell in cells),
+        *(partial(_take_curve, store, *curve) for curve in wanted.missing_curves.missing),
+    ]
+
+
+def _train(store: CellStore, experiment: str) -> bool:
+    if store.has_dictionary(experiment):
+        return True
+    with claimed(store.folder / f"dictionary-{Path(experiment).stem}") as ours:
+        if ours:
+            store.dictionary(experiment)
+        return ours
 
 
 def _take(store: CellStore, cell: Cell) -> bool:
-    """Run a cell unless another process does; whether it is finished."""
     if not store.has_dictionary(cell.experiment):
-        with claimed(store.folder / f"dictionary-{Path(cell.experiment).stem}") as ours:
-            if not ours:
-                return False
-            store.dictionary(cell.experiment)
+        return False
     return store.find(cell) is not None or store.try_run(cell)
 
 

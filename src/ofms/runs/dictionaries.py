@@ -45,10 +45,13 @@ def dictionary_folder(experiment: Experiment, name: str, trust: Trust = NO_TRUST
     return cache_folder() / "models" / f"{Path(name).stem}-{hashlib.sha256(made).hexdigest()[:8]}"
 
 
-def find_dictionary(experiment: Experiment | None, config: RunConfig, *, progress: bool) -> Dictionary:
+def find_dictionary(
+    experiment: Experiment | None, config: RunConfig, *, progress: bool, workers: int | None = None
+) -> Dictionary:
     """The given dictionary, or the experiment's own from the cache, pre-trained if it is missing.
 
-    Without an experiment, the one named in the configuration is loaded if needed.
+    Without an experiment, the one named in the configuration is loaded if needed. `workers` are the threads of
+    pre-training, one per core by default.
     """
     trust = config.trusted()
     if config.models is not None:
@@ -59,7 +62,7 @@ def find_dictionary(experiment: Experiment | None, config: RunConfig, *, progres
     folder = dictionary_folder(experiment, config.experiment, trust)
     if not folder.exists():
         _log.debug("pre-training the dictionary of %s into %s", config.experiment, folder)
-        train_dictionary(experiment, config.experiment, folder, trust=trust, progress=progress)
+        train_dictionary(experiment, config.experiment, folder, trust=trust, workers=workers, progress=progress)
     _log.debug("dictionary: %s", folder)
     return Dictionary.read(folder, trust=trust)
 
