@@ -91,6 +91,7 @@ def _main(arguments: list[str]) -> int:
     shown = TRACEBACK in arguments
     arguments = [argument for argument in arguments if argument != TRACEBACK]
     try:
+        _require_text(arguments)
         with printed_log():
             _invoke(arguments)
     except (InvalidInput, NotFinite, ProcessEnded) as error:
@@ -118,6 +119,13 @@ def _main(arguments: list[str]) -> int:
         reason = [error.strerror or str(error) or type(error).__name__]
         return _failed("; ".join([": ".join(place + reason), *getattr(error, "__notes__", [])]), 1)
     return 0
+
+
+def _require_text(arguments: list[str]) -> None:
+    """Reject names in another encoding than UTF-8, which no configuration, table or page could hold."""
+    for argument in arguments:
+        if any("\ud800" <= each <= "\udfff" for each in argument):
+            raise InvalidInput("argument", ascii(argument), "it is not valid UTF-8; rename the file or folder")
 
 
 def _invoke(arguments: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,10 @@ def to_svg(figure: Figure, name: str) -> str:
     import matplotlib
 
     buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
+    style = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        # The browser draws the text, with fonts that have these characters.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     return (
