@@ -46,6 +46,18 @@ def assert_agrees(
     assert min(one.finished for one in expected) > 0, "some exchanges are final"
 
 
+@pytest.mark.parametrize("interval", [1, 2])
+@pytest.mark.parametrize("width", [1, 3], ids=["regression", "classification"])
+def test_a_few_exchanges_agree(width: int, interval: int) -> None:
+    """Quicker than the longer runs below, for mutation tests: every model has visited, and exchanges are final."""
+    assert_agrees([3, 1, 2], [6, 5], width, interval=interval, rounds=8 * interval, window=4 * interval)
+
+
+@pytest.mark.parametrize("name", ["late", "hints", "thin", "keep"])
+def test_a_few_exchanges_agree_without_a_part(name: str) -> None:
+    assert_agrees([3, 1, 2], [6, 5], 1, rounds=8, window=4, **{name: False})
+
+
 @pytest.mark.parametrize("interval", [1, 3])
 @pytest.mark.parametrize("width", [1, 3], ids=["regression", "classification"])
 @pytest.mark.parametrize(
