@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from ofms.core.ledger import count_bytes
+from ofms.core.ledger import count_bytes, human_bytes
 from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 
 
@@ -68,3 +69,31 @@ def test_a_plan_keeps_its_offset() -> None:
     assert clients.offset is not None
     assert clients.offset.tolist() == [[8]]
     assert replace(plan, offset=None).for_clients(lambda array: array[[1]]).offset is None
+
+
+def test_plans_of_clients_with_and_without_an_offset_are_stacked() -> None:
+    flags, numbers = np.array([[True, False]]), np.array([[1.0, 0.0]])
+    without = Plan(flags, numbers, numbers, numbers)
+    offset = replace(without, offset=np.array([[3.0, 4.0, 5.0]]))
+    both = Plan.stack([without, offset, without])
+    assert both.offset is not None
+    assert both.offset.tolist() == [[0, 0, 0], [3, 4, 5], [0, 0, 0]]
+    assert both.prediction_weights.tolist() == [[1, 0]] * 3
+    assert Plan.stack([without, without]).offset is None
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (1024**2, "1.0 MiB"),
+        (2.5 * 1024**3, "2.5 GiB"),
+        (1024**4, "1.0 TiB"),
+        (-2048, "-2.0 KiB"),
+    ],
+)
+def test_bytes_as_people_read_them(count: float, text: str) -> None:
+    assert human_bytes(count) == text
