@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ofms.core.pooling import LARGEST, Pool, out_of_range, with_offset, within_range
+from ofms.core.pooling import (
+    LARGEST,
+    SMOOTHING,
+    Pool,
+    divergence,
+    out_of_range,
+    pool_gradient,
+    pool_loss,
+    poolable,
+    with_offset,
+    within_range,
+)
 
 nan, inf = np.nan, np.inf
 
@@ -54,6 +65,45 @@ def test_a_pool_within_range_is_the_weighted_sum() -> None:
 
 def test_offsets_are_added_within_range() -> None:
     pools = np.array([[[1.0], [LARGEST]], [[2.0], [-LARGEST]]])
-    found = with_offset(pools, np.array([[0.5], [-1.0]]))
-    assert found.tolist() == [[[1.5], [LARGEST]], [[1.0], [-LARGEST]]]
+    found = with_offset(pools, np.array([[0.5], [1e37]]))
+    assert found.tolist() == [[[1.5], [LARGEST]], [[1e37], [-LARGEST]]]
     assert with_offset(pools, None) is pools
+
+
+def test_log_probabilities_of_each_sample_by_itself() -> None:
+    """Logits 0, ln 3 are 1/4, 3/4, smoothed; so they are 1,000 higher, and so are single ones in half precision."""
+    logits = np.array([[0.0, np.log(3)], [1000.0, 1000.0 + np.log(3)], [-2000.0, 0.0]])
+    expected = (1 - SMOOTHING) * np.array([[0.25, 0.75], [0.25, 0.75], [0.0, 1.0]]) + SMOOTHING / 2
+    assert np.exp(poolable(logits)) == pytest.approx(expected)
+    half = poolable(np.array([[1.0, 2.0]], dtype=np.float16))
+    assert (half.dtype.name, half) == ("float64", pytest.approx(poolable(np.array([[1.0, 2.0]]))))
+    assert poolable(np.array([[1.0]], dtype=np.float16)).dtype.name == "float64"
+
+
+def test_loss_gradient_and_divergence_of_classes_by_hand() -> None:
+    """Pools ln 2, ln 6 and ln 1, ln 1 have the probabilities 1/4, 3/4 and 1/2, 1/2.
+
+    D from the second to the first, p·(z - c) less the difference of ln Σ exp: ln 8 - ln 2 - (ln 2 + ln 6)/2. From the
+    first to the second: ln 2 - ln 8 + ln 2/4 + 3/4 ln 6.
+    """
+    pools, targets = np.log(np.array([[2.0, 6.0], [1.0, 1.0]])), np.array([0, 1])
+    assert pool_loss(pools, targets) == pytest.approx(np.log([4, 2]))
+    assert pool_gradient(pools, targets) == pytest.approx(np.array([[-0.75, 0.75], [0.5, -0.5]]))
+    assert divergence(pools, pools[::-1]) == pytest.approx(
+        np.array(
+            [
+                np.log(8) - np.log(2) - (np.log(2) + np.log(6)) / 2,
+                np.log(2) - np.log(8) + np.log(2) / 4 + 0.75 * np.log(6),
+            ]
+        )
+    )
+    assert divergence(pools, pools).tolist() == pytest.approx([0, 0], abs=1e-15)
+    assert divergence(np.array([[3.0], [4.0]]), np.array([[1.0], [1.0]])).tolist() == [4, 9]
+
+
+def test_divergences_of_several_models_from_a_pool_of_each_sample() -> None:
+    """[M, K, C] from [M, 1, C]."""
+    pools = np.log(np.array([[[2.0, 6.0], [1.0, 1.0]], [[1.0, 3.0], [5.0, 5.0]]]))
+    centre = np.log(np.array([[[1.0, 1.0]], [[2.0, 6.0]]]))
+    expected = [[float(divergence(one, each[0])) for one in some] for some, each in zip(pools, centre, strict=True)]
+    assert divergence(pools, centre) == pytest.approx(np.array(expected))
