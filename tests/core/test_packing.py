@@ -24,6 +24,7 @@ from ofms.core.packing import (
 )
 from ofms.core.packing.first_fit import _place_by_size, _place_one_by_one
 from ofms.core.typing import AnyArray
+from ofms.core.uplink import draw_group
 
 
 def plain_first_fit_decreasing(sizes: list[int], capacity: int) -> list[int]:
@@ -253,3 +254,18 @@ def test_mu_of_many_models_of_different_costs_is_bounded() -> None:
         fewest_bins(np.delete(costs, costs.argmax()), budget - int(costs.max())),
     )
     assert alone.lower <= count.lower <= count.upper == partition_models(costs, np.array([budget])).clusters.max()
+
+
+def test_no_item_one_item_and_many_by_hand() -> None:
+    """Few distinct sizes and many distinct ones, which are placed in different ways."""
+    nothing = first_fit_decreasing(np.zeros(0, dtype=np.int64), 5)
+    assert (nothing.bin.tolist(), nothing.bin.dtype.name, nothing.count) == ([], "int64", 0)
+    assert first_fit_decreasing([], 5).count == 0  # type: ignore[arg-type]
+    one = first_fit_decreasing(np.array([5]), 5)
+    assert (one.bin.tolist(), one.count) == ([0], 1)
+    halves = first_fit_decreasing(np.array([3] * 20 + [2] * 20), 5)
+    assert (halves.bin.tolist(), halves.count) == ([*range(20)] * 2, 20)
+    zeros = first_fit_decreasing(np.array([0, 0, 4, 0]), 4)
+    assert (zeros.bin.tolist(), zeros.count) == ([0, 0, 0, 0], 1)
+    largest = draw_group(np.array([4, 4, 2]), bandwidth=6, uniform=1.0)
+    assert (largest.count, largest.uploads.tolist()) == (2, [False, True, False])
