@@ -22,6 +22,7 @@ from ofms.core.packing import (
     partition_models,
     smallest_budget,
 )
+from ofms.core.packing.all_but_one import pack_all_but_one
 from ofms.core.packing.first_fit import _place_by_size, _place_one_by_one
 from ofms.core.typing import AnyArray
 from ofms.core.uplink import draw_group
@@ -269,3 +270,32 @@ def test_no_item_one_item_and_many_by_hand() -> None:
     assert (zeros.bin.tolist(), zeros.count) == ([0, 0, 0, 0], 1)
     largest = draw_group(np.array([4, 4, 2]), bandwidth=6, uniform=1.0)
     assert (largest.count, largest.uploads.tolist()) == (2, [False, True, False])
+
+
+@pytest.mark.parametrize("kinds", [4, 300])
+def test_equal_items_are_placed_in_their_order(kinds: int) -> None:
+    """Many items: NumPy's default sorting would not keep the order of equal ones."""
+    random = np.random.default_rng(kinds)
+    sizes = random.integers(1, 1 + kinds, 300)
+    found = first_fit_decreasing(sizes, 2 * kinds)
+    assert found.bin.tolist() == plain_first_fit_decreasing(sizes.tolist(), 2 * kinds)
+
+
+def test_all_but_one_of_many_equal_items_by_plain_packing() -> None:
+    """Equal sizes with different weights: the heaviest bin depends on the order."""
+    random = np.random.default_rng(5)
+    sizes, weights = random.integers(1, 4, 60), random.integers(1, 100, 60)
+    left_out, capacity = np.array([0, 7, 59]), np.array([7, 9, 11])
+    found = pack_all_but_one(sizes, left_out, capacity, weights)
+    for place, (out, most) in enumerate(zip(left_out.tolist(), capacity.tolist(), strict=True)):
+        bins = np.array(plain_first_fit_decreasing(np.delete(sizes, out).tolist(), most))
+        assert found.bins[place] == bins.max() + 1
+        assert found.heaviest[place] == np.bincount(bins, np.delete(weights, out)).max()
+
+
+def test_clusters_that_do_not_fit_the_memory_are_computed_when_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs, budgets = np.array([4, 3, 2, 1]), np.array([7, 9])
+    kind, chosen = np.array([0, 1, 0, 0]), np.array([2, 2, 0, 2])
+    expected = partition_models(costs, budgets).cluster(kind, chosen)
+    monkeypatch.setattr(partition, "_MOST_BYTES", 0)
+    assert partition_models(costs, budgets).cluster(kind, chosen).tolist() == expected.tolist()
