@@ -23,6 +23,7 @@ from ofms.core.packing import (
     smallest_budget,
 )
 from ofms.core.packing.all_but_one import pack_all_but_one
+from ofms.core.packing.bin_count import BinCount
 from ofms.core.packing.first_fit import _place_by_size, _place_one_by_one
 from ofms.core.typing import AnyArray
 from ofms.core.uplink import draw_group
@@ -299,3 +300,41 @@ def test_clusters_that_do_not_fit_the_memory_are_computed_when_drawn(monkeypatch
     expected = partition_models(costs, budgets).cluster(kind, chosen)
     monkeypatch.setattr(partition, "_MOST_BYTES", 0)
     assert partition_models(costs, budgets).cluster(kind, chosen).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "capacity", "least"),
+    [
+        ([5, 9, 5, 3, 7, 9], 19, 2),
+        ([14, 10, 16, 8, 12, 12], 37, 2),
+        ([1, 13, 17, 17, 3, 9, 5, 11, 14], 30, 3),
+        ([2, 6, 3, 6, 6, 4, 6, 5, 6, 6], 13, 4),
+        ([4, 49, 28, 48, 12, 7, 36, 5, 41, 15], 50, 5),
+    ],
+)
+def test_a_search_that_finds_fewer_bins_than_first_fit(sizes: list[int], capacity: int, least: int) -> None:
+    """Their number was counted by brute force. Items of size 0 need no bin; one step is not enough."""
+    assert first_fit_decreasing(np.array(sizes), capacity).count == least + 1
+    assert fewest_bins(np.array(sizes), capacity) == BinCount(least, least)
+    assert fewest_bins([0, *sizes, 0], capacity) == BinCount(least, least)  # type: ignore[arg-type]
+    assert fewest_bins(np.array(sizes), capacity, effort=1) == BinCount(least, least + 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "capacity", "least"),
+    [
+        ([22, 4, 11, 15, 22, 3, 18, 19], 38, 4),
+        ([7, 16, 9, 14, 16, 16, 13], 31, 4),
+        ([15, 15, 4, 1, 15, 15, 15, 13], 31, 4),
+        ([19, 14, 14, 23, 10, 9, 12, 20, 21], 36, 5),
+        ([11, 9, 11, 11, 11, 1, 7, 11, 11, 8], 23, 5),
+    ],
+)
+def test_a_search_that_finds_that_first_fit_is_best(sizes: list[int], capacity: int, least: int) -> None:
+    """More bins than the lower bound, which all attempts confirm; one step does not."""
+    assert fewest_bins(np.array(sizes), capacity) == BinCount(least, least)
+    assert fewest_bins(np.array(sizes), capacity, effort=1) == BinCount(least - 1, least)
+
+
+def test_nothing_needs_no_bins() -> None:
+    assert fewest_bins(np.zeros(0, dtype=np.int64), 4) == fewest_bins(np.zeros(3, dtype=np.int64), 4) == BinCount(0, 0)
