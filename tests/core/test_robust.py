@@ -240,7 +240,7 @@ def test_sums_and_norms_in_single_precision_are_computed_in_double() -> None:
 
 
 def test_factors_by_hand() -> None:
-    lengths = np.array([0.0, 2.0, 24.0])
+    lengths = np.array([1.0, 2.0, 24.0])
     assert clip_factors(lengths, Aggregation.of("clipped:2"), 3.0).tolist() == [1, 1, 0.25]
     assert clip_factors(lengths, Aggregation.of("median"), 2.0).tolist() == [1, 1, 0.25], "three times the usual norm"
 
