@@ -18,6 +18,7 @@ from ofms.core.typing import Flags, Floats
 from ofms.policies.bins import bin_probabilities, pack_bins
 from ofms.policies.exp3 import Exp3
 from ofms.policies.fleet import Fleet
+from ofms.policies.mean_losses import MeanLosses
 from ofms.policies.protocol import Policy
 from ofms.policies.session import open_sessions
 from ofms.policies.subsets import fill_budgets, holding_probabilities, most_upload
@@ -245,3 +246,38 @@ def test_upload_groups_override_the_bandwidth() -> None:
         assert grants.uploads.sum() == uploading
     with pytest.raises(InvalidInput, match="upload_groups = 0"):
         policy_of("fed-omd", fleet, upload_groups=0)
+
+
+def test_plans_of_budgeted_experts_by_hand() -> None:
+    """Probabilities 0.1, 0.3, 0.6; the first two models are a bin of probability 0.4, the third is drawn never."""
+    fleet = fleet_of([1, 1, 2], [3, 3])
+    held = np.array([[True, True, False]] * 2)
+    grants = Grants(0, np.arange(2), held, held, None, np.zeros(2, dtype=np.bool_), 1, fleet.catalogue.version)
+    plans = {}
+    for prediction in ("one", "mean"):
+        client: Any = policy_of("budgeted-experts", fleet, prediction=prediction).client
+        state = replace(
+            client.start(fleet.catalogue, fleet.budgets),
+            pmf=np.array([[0.1, 0.3, 0.6]] * 2),
+            inclusion=np.array([[0.4, 0.4, 0.6]] * 2),
+            chosen=np.array([1, 0]),
+        )
+        plans[prediction] = client.plan(state, grants)[1].prediction_weights
+    assert plans["one"].tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert plans["mean"] == pytest.approx(np.array([[0.25, 0.75, 0]] * 2))
+
+
+def test_the_model_that_explores_is_the_best_held_one_and_then_the_committed_one() -> None:
+    """Mean losses 3, 1, 2; the first client has committed itself to model 0, the second holds models 0 and 2."""
+    fleet = fleet_of([1, 1, 1], [2, 2])
+    policy: Any = policy_of("explore-then-commit", fleet)
+    state = replace(
+        policy.client.start(fleet.catalogue, fleet.budgets),
+        losses=MeanLosses(np.array([[3.0, 1.0, 2.0]] * 2), np.ones((2, 3), dtype=np.int64)),
+        committed=np.array([True, False]),
+    )
+    held = np.array([[True, False, False], [True, False, True]])
+    grants = Grants(0, np.arange(2), held, held, None, np.zeros(2, dtype=np.bool_), 1, fleet.catalogue.version)
+    after, plan = policy.client.plan(state, grants)
+    assert plan.prediction_weights.tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert policy.expected_weights(after, None).tolist() == plan.prediction_weights.tolist()
