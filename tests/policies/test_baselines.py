@@ -281,3 +281,19 @@ def test_the_model_that_explores_is_the_best_held_one_and_then_the_committed_one
     after, plan = policy.client.plan(state, grants)
     assert plan.prediction_weights.tolist() == [[1, 0, 0], [0, 0, 1]]
     assert policy.expected_weights(after, None).tolist() == plan.prediction_weights.tolist()
+
+
+def test_the_leader_that_predicts_is_kept_and_mab_moves_no_model() -> None:
+    """Mean losses 3, 1, 2: the best of the held models 0 and 2."""
+    fleet = fleet_of([1, 1, 1], [2, 2])
+    policy: Any = policy_of("follow-the-leader", fleet)
+    losses = MeanLosses(np.array([[3.0, 1.0, 2.0]] * 2), np.ones((2, 3), dtype=np.int64))
+    held = np.array([[True, False, True]] * 2)
+    grants = Grants(0, np.arange(2), held, held, None, np.zeros(2, dtype=np.bool_), 1, fleet.catalogue.version)
+    state, plan = policy.client.plan(
+        replace(policy.client.start(fleet.catalogue, fleet.budgets), losses=losses), grants
+    )
+    assert plan.prediction_weights.tolist() == [[0, 0, 1]] * 2
+    assert policy.expected_weights(state, None).tolist() == [[0, 0, 1]] * 2
+    step = first_exchange(policy_of("mab", fleet), fleet, np.ones((2, 3)))[-1]
+    assert not np.any(step)
