@@ -40,7 +40,7 @@ def test_only_values_are_out_of_range() -> None:
     assert out_of_range(np.array([[[LARGEST], [-LARGEST]], [[2.0], [0.0]]])).tolist() == [[True, True], [False, False]]
     for classes in (2, 3):
         logits = out_of_range(np.full((4, 5, classes), LARGEST))
-        assert (logits.shape, logits.dtype.name, logits.any()) == ((4, 5), "bool", False)
+        assert (logits.shape, logits.dtype.name, bool(logits.any())) == ((4, 5), "bool", False)
 
 
 def test_a_pool_leaves_out_what_is_out_of_range() -> None:
@@ -76,7 +76,8 @@ def test_log_probabilities_of_each_sample_by_itself() -> None:
     expected = (1 - SMOOTHING) * np.array([[0.25, 0.75], [0.25, 0.75], [0.0, 1.0]]) + SMOOTHING / 2
     assert np.exp(poolable(logits)) == pytest.approx(expected)
     half = poolable(np.array([[1.0, 2.0]], dtype=np.float16))
-    assert (half.dtype.name, half) == ("float64", pytest.approx(poolable(np.array([[1.0, 2.0]]))))
+    assert half.dtype.name == "float64"
+    assert half == pytest.approx(poolable(np.array([[1.0, 2.0]])))
     assert poolable(np.array([[1.0]], dtype=np.float16)).dtype.name == "float64"
 
 
