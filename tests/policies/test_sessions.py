@@ -52,7 +52,8 @@ def test_a_broken_request_names_the_policy() -> None:
         def select(self, state: Any, draws: Any) -> tuple[None, Any]:
             return None, np.ones((2, 3))
 
-    session = ClientSession(replace(policy_of("mab", FLEET), client=Broken(), name="mine"), FLEET.schedule)
+    broken: Any = Broken()
+    session = ClientSession(replace(policy_of("mab", FLEET), client=broken, name="mine"), FLEET.schedule)
     with pytest.raises(InvalidInput, match=r"^policy = mine: exchange 3: the request must be an array of flags"):
         session.request(session.join(FLEET.catalogue, FLEET.budgets, NUMBERS), Draws(0, 3))
 
@@ -69,7 +70,7 @@ def test_plans_keep_versions_and_quarantined_models_are_not_updated() -> None:
     assert plan.offset is not None
     assert np.abs(plan.offset).max() > 0, "learnt from the first sample"
     assert plan.update_weight.any(axis=1).all()
-    quarantined = plan.update_weight.any(axis=0)
+    quarantined = np.asarray(plan.update_weight.any(axis=0))
     _, without = session.plan(state, replace(grants, quarantined=quarantined))
     assert not without.update_weight.any()
     assert without.prediction_weights.tolist() == plan.prediction_weights.tolist()

@@ -113,9 +113,9 @@ def masked(values: Any, *index: int) -> Any:
         (ofms.Stream(X.astype(complex), Y, "regression"), "stream inputs = complex128: give an array of real numbers"),
         (ofms.Stream([[1.0], [2.0, 3.0]], Y, "regression"), "stream inputs = list: give an array of numbers"),  # type: ignore[arg-type]
         (
-            ofms.Stream(torch.tensor(X).to_sparse(), Y, "regression"),
+            ofms.Stream(torch.tensor(X).to_sparse(), Y, "regression"),  # type: ignore[arg-type]
             "stream inputs = torch.sparse_coo, .*: give a dense",
-        ),  # type: ignore[arg-type]
+        ),
         (ofms.Stream(torch.tensor(X).to("meta"), Y, "regression"), "stream inputs = .* on meta: give a dense tensor"),  # type: ignore[arg-type]
         (
             ofms.Stream(X.astype(np.float64) * 1e39, Y, "regression"),  # type: ignore[arg-type]
