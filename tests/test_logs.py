@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,3 +120,30 @@ def test_logs_go_to_standard_error_and_nowhere_else(stream: io.StringIO, capsys:
     assert os.environ[LEVEL_VARIABLE] == "info"
     assert capsys.readouterr().err.endswith("Z once\n")
     assert stream.getvalue() == ""
+
+
+def test_other_loggers_and_characters(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the package's logger is set up; JSON keeps characters, text leaves out what a terminal would obey."""
+    root = logging.getLogger().handlers[:]
+    configure_logs("info", "json", stream)
+    logging.getLogger("ofms.device").info("Pumpe für Öl")
+    assert "für Öl" in stream.getvalue()
+    logger = logging.getLogger("ofms")
+    assert (logger.propagate, len(logger.handlers), logging.getLogger().handlers) == (False, 1, root)
+    configure_logs("info", "text", stream)
+    logging.getLogger("ofms.device").info("a\x1b[2Jb")
+    line = stream.getvalue().splitlines()[-1]
+    assert line.endswith(" a [2Jb")
+    assert line.startswith(time.strftime("%Y-%m-%dT", time.gmtime()))
+    monkeypatch.delenv(LEVEL_VARIABLE)
+    assert (is_logged(logging.INFO), is_logged(logging.DEBUG)) == (True, False)
+    for found in ("nonsense", "INFO"):
+        monkeypatch.setenv(LEVEL_VARIABLE, found)
+        assert (is_logged(logging.INFO), is_logged(logging.DEBUG)) == (True, False)
+
+
+def test_standard_error_is_the_default(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", stream)
+    configure_logs()
+    logging.getLogger("ofms.device").info("said")
+    assert stream.getvalue().endswith(" said\n")

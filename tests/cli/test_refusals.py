@@ -110,6 +110,7 @@ BAD_ARGUMENTS = {
     "no window": (("--policy", "fed-omd", "--set", "window=0"), "window = 0"),
     "not a setting": (("--set", "policy=mab"), "policy is not a setting; use the option --policy"),
     "too many samples": (("--rounds", "1000000000000"), "clients × rounds"),
+    "not UTF-8": (("--out", "caf\udce9"), r"argument = 'caf\udce9': it is not valid UTF-8"),
     "too long a name": (("--out", "x" * 300), "File name too long"),
     "too long a number": (("--budget", "9" * 5000), "number is too long"),
     "too large a budget": (("--budget", "4000000TiB"), "budget = 4000000TiB"),

@@ -10,6 +10,8 @@ import pytest
 
 from ofms.core.choices import choices_in, members_of, remedy_for, suggest
 from ofms.core.declared import REQUIRED, Doc, Range, Setting, Values, allowed_values, describe, shown
+from ofms.core.errors import InvalidInput
+from ofms.core.rates import resolve_rate
 from ofms.policies.settings import describe_settings
 
 
@@ -89,3 +91,19 @@ def test_close_words_are_suggested() -> None:
     assert suggest(3, ["a", "b", "c"]) == "use one of a, b, c"
     assert suggest("x" * 100 + "y", ["x" * 100]).startswith("did you mean")
     assert remedy_for(Literal["a"] | str | bool | int) == "use a, or a string, or true or false, or a whole number"
+
+
+def test_ranges_in_words() -> None:
+    assert str(Range(0, 1)) == "a number from 0 to 1"
+    assert str(Range(0, 1000000, above=True)) == "a number above 0, up to 1,000,000"
+    assert str(Range(2)) == "a number of at least 2"
+    assert str(Range(2, above=True)) == "a number above 2"
+
+
+@pytest.mark.parametrize("tuned", [None, 0.5])
+def test_a_rate_that_is_none_is_rejected_with_what_is_possible(tuned: float | None) -> None:
+    forms = "give a number ≥ 0 or one over √T as in '10/sqrt(T)'" + (", or 'tuned'" if tuned else "")
+    for wrong in ("fast", "-1", "nan", "inf", "x/sqrt(T)"):
+        with pytest.raises(InvalidInput) as error:
+            resolve_rate("rate", wrong, rounds=4, tuned=tuned)
+        assert error.value.remedy == forms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +53,32 @@ def test_draws_of_the_run_are_those_of_its_first_exchange() -> None:
     for exchange in (0, 1, 77):
         draws = Draws(5, exchange).of(clients).of_the_run()
         assert draws.table(Purpose.SUBSET, 4).tolist() == Draws(5, 0).table(Purpose.SUBSET, clients, 4).tolist()
+
+
+def philox(seed: int, purpose: Purpose, counter: list[int]) -> np.random.Generator:
+    """NumPy's generator with key (seed, purpose) and a counter, as the documentation says."""
+    key = np.array([seed, purpose], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array(counter, dtype=np.uint64)))
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [[3], [0], [998], [5, 6, 7, 8], [7, 6, 5], [0, 5, 2], [900, 3, 17, 3], [0, 8], [0, 7], [2, 3, 4, 6], [1, 3, 2, 4]],
+)
+def test_any_clients_get_their_numbers_of_the_row(clients: list[int]) -> None:
+    """Alone, in a range, in any order, close to each other or far apart; also with the largest seed and purposes."""
+    seed = 2**63 - 1
+    for column in (0, 2):
+        row = philox(seed, Purpose.MODEL, [0, column, 9, 0]).random(1000)
+        found = Draws(seed, 9).uniform(Purpose.MODEL, np.array(clients), column)
+        assert found.tolist() == row[clients].tolist()
+    assert Draws(seed, 9).uniform(Purpose.MODEL, [], 1).tolist() == []  # type: ignore[arg-type]
+
+
+def test_the_servers_number_is_the_first_of_its_purpose() -> None:
+    assert Draws(4, 6).single(Purpose.CLUSTER) == philox(4, Purpose.CLUSTER, [0, 0, 6, 0]).random()
+
+
+def test_normal_numbers_of_a_client_are_its_own() -> None:
+    found = Draws(2**63 - 1, 6).normal(Purpose.MODEL, 5, 3, 7)
+    assert found.tolist() == philox(2**63 - 1, Purpose.MODEL, [0, 3, 6, 6]).standard_normal(7).tolist()

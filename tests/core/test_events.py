@@ -74,3 +74,9 @@ def test_stretches_double() -> None:
     assert doubled(1, 0) == 1
     with pytest.raises(InvalidInput, match="doubling = 0"):
         doubled(0, 0)
+
+
+def test_models_that_go_back_are_described() -> None:
+    event = Event(exchange=3, rollback={"large": 60, "small": 0})
+    assert "model large goes back to its version before exchange 60" in event.describe()
+    assert "model small goes back to its first version" in event.describe()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ofms.core.layers import Layers
-from ofms.core.states import flatten, unflatten
+from ofms.core.states import Derived, flatten, unflatten
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,3 +43,12 @@ def test_layers_are_stored_as_one_array(rounds: int) -> None:
     assert again.layers.whole.tolist() == arrays["layers"].tolist()
     with pytest.raises(ValueError, match="layers is float32"):
         unflatten(Record(grown(0)), {"layers": arrays["layers"][:1]}, values)
+
+
+def test_parts_that_are_made_anew_are_left_out_wherever_they_stand() -> None:
+    @dataclass
+    class State:
+        derived: Derived
+        number: int
+
+    assert flatten(State(Derived(), 3)) == ({}, {"number": 3})

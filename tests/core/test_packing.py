@@ -22,8 +22,11 @@ from ofms.core.packing import (
     partition_models,
     smallest_budget,
 )
+from ofms.core.packing.all_but_one import pack_all_but_one
+from ofms.core.packing.bin_count import BinCount
 from ofms.core.packing.first_fit import _place_by_size, _place_one_by_one
 from ofms.core.typing import AnyArray
+from ofms.core.uplink import draw_group
 
 
 def plain_first_fit_decreasing(sizes: list[int], capacity: int) -> list[int]:
@@ -253,3 +256,85 @@ def test_mu_of_many_models_of_different_costs_is_bounded() -> None:
         fewest_bins(np.delete(costs, costs.argmax()), budget - int(costs.max())),
     )
     assert alone.lower <= count.lower <= count.upper == partition_models(costs, np.array([budget])).clusters.max()
+
+
+def test_no_item_one_item_and_many_by_hand() -> None:
+    """Few distinct sizes and many distinct ones, which are placed in different ways."""
+    nothing = first_fit_decreasing(np.zeros(0, dtype=np.int64), 5)
+    assert (nothing.bin.tolist(), nothing.bin.dtype.name, nothing.count) == ([], "int64", 0)
+    assert first_fit_decreasing([], 5).count == 0  # type: ignore[arg-type]
+    one = first_fit_decreasing(np.array([5]), 5)
+    assert (one.bin.tolist(), one.count) == ([0], 1)
+    halves = first_fit_decreasing(np.array([3] * 20 + [2] * 20), 5)
+    assert (halves.bin.tolist(), halves.count) == ([*range(20)] * 2, 20)
+    zeros = first_fit_decreasing(np.array([0, 0, 4, 0]), 4)
+    assert (zeros.bin.tolist(), zeros.count) == ([0, 0, 0, 0], 1)
+    largest = draw_group(np.array([4, 4, 2]), bandwidth=6, uniform=1.0)
+    assert (largest.count, largest.uploads.tolist()) == (2, [False, True, False])
+
+
+@pytest.mark.parametrize("kinds", [4, 300])
+def test_equal_items_are_placed_in_their_order(kinds: int) -> None:
+    """Many items: NumPy's default sorting would not keep the order of equal ones."""
+    random = np.random.default_rng(kinds)
+    sizes = random.integers(1, 1 + kinds, 300)
+    found = first_fit_decreasing(sizes, 2 * kinds)
+    assert found.bin.tolist() == plain_first_fit_decreasing(sizes.tolist(), 2 * kinds)
+
+
+def test_all_but_one_of_many_equal_items_by_plain_packing() -> None:
+    """Equal sizes with different weights: the heaviest bin depends on the order."""
+    random = np.random.default_rng(5)
+    sizes, weights = random.integers(1, 4, 60), random.integers(1, 100, 60)
+    left_out, capacity = np.array([0, 7, 59]), np.array([7, 9, 11])
+    found = pack_all_but_one(sizes, left_out, capacity, weights)
+    for place, (out, most) in enumerate(zip(left_out.tolist(), capacity.tolist(), strict=True)):
+        bins = np.array(plain_first_fit_decreasing(np.delete(sizes, out).tolist(), most))
+        assert found.bins[place] == bins.max() + 1
+        assert found.heaviest[place] == np.bincount(bins, np.delete(weights, out)).max()
+
+
+def test_clusters_that_do_not_fit_the_memory_are_computed_when_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs, budgets = np.array([4, 3, 2, 1]), np.array([7, 9])
+    kind, chosen = np.array([0, 1, 0, 0]), np.array([2, 2, 0, 2])
+    expected = partition_models(costs, budgets).cluster(kind, chosen)
+    monkeypatch.setattr(partition, "_MOST_BYTES", 0)
+    assert partition_models(costs, budgets).cluster(kind, chosen).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "capacity", "least"),
+    [
+        ([5, 9, 5, 3, 7, 9], 19, 2),
+        ([14, 10, 16, 8, 12, 12], 37, 2),
+        ([1, 13, 17, 17, 3, 9, 5, 11, 14], 30, 3),
+        ([2, 6, 3, 6, 6, 4, 6, 5, 6, 6], 13, 4),
+        ([4, 49, 28, 48, 12, 7, 36, 5, 41, 15], 50, 5),
+    ],
+)
+def test_a_search_that_finds_fewer_bins_than_first_fit(sizes: list[int], capacity: int, least: int) -> None:
+    """Their number was counted by brute force. Items of size 0 need no bin; one step is not enough."""
+    assert first_fit_decreasing(np.array(sizes), capacity).count == least + 1
+    assert fewest_bins(np.array(sizes), capacity) == BinCount(least, least)
+    assert fewest_bins([0, *sizes, 0], capacity) == BinCount(least, least)  # type: ignore[arg-type]
+    assert fewest_bins(np.array(sizes), capacity, effort=1) == BinCount(least, least + 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "capacity", "least"),
+    [
+        ([22, 4, 11, 15, 22, 3, 18, 19], 38, 4),
+        ([7, 16, 9, 14, 16, 16, 13], 31, 4),
+        ([15, 15, 4, 1, 15, 15, 15, 13], 31, 4),
+        ([19, 14, 14, 23, 10, 9, 12, 20, 21], 36, 5),
+        ([11, 9, 11, 11, 11, 1, 7, 11, 11, 8], 23, 5),
+    ],
+)
+def test_a_search_that_finds_that_first_fit_is_best(sizes: list[int], capacity: int, least: int) -> None:
+    """More bins than the lower bound, which all attempts confirm; one step does not."""
+    assert fewest_bins(np.array(sizes), capacity) == BinCount(least, least)
+    assert fewest_bins(np.array(sizes), capacity, effort=1) == BinCount(least - 1, least)
+
+
+def test_nothing_needs_no_bins() -> None:
+    assert fewest_bins(np.zeros(0, dtype=np.int64), 4) == fewest_bins(np.zeros(3, dtype=np.int64), 4) == BinCount(0, 0)

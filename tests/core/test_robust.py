@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import ofms
 from ofms.core import robust
 from ofms.core.attacks import Attack
-from ofms.core.draws import Draws
+from ofms.core.draws import Draws, Purpose
 from ofms.core.robust import (
     Aggregation,
     clip_factors,
@@ -154,3 +154,100 @@ def test_hostile_updates_are_what_a_server_accepts() -> None:
                 assert made[place] @ updates[place] == pytest.approx(-7.0 * np.linalg.norm(updates[place]))
     assert Attack.of("random:0.1").hostile(3, 50).sum() == 5
     assert (Attack.of("random:0.1").hostile(3, 50) <= Attack.of("random:0.3").hostile(3, 50)).all()
+
+
+@pytest.mark.parametrize(
+    "text", ["largest", "largest:", "largest:x", "largest:0", "largest:1", "largest:0.1:0.2", "lost:1"]
+)
+def test_an_attack_needs_a_share_between_0_and_1(text: str) -> None:
+    with pytest.raises(ofms.InvalidInput, match=r"^attack = "):
+        Attack.of(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sum:1",
+        "median:2",
+        "trimmed-mean:0.5",
+        "trimmed-mean:-0.1",
+        "trimmed-mean:x",
+        "clipped:0",
+        "clipped:inf",
+        "clipped:x",
+    ],
+)
+def test_an_aggregation_needs_a_number_in_its_range(text: str) -> None:
+    with pytest.raises(ofms.InvalidInput, match=r"^aggregation = "):
+        Aggregation.of(text)
+
+
+def test_aggregations_in_words() -> None:
+    for text in ("sum", "median", "trimmed-mean:0.35", "clipped:1", "clipped:2.5"):
+        assert str(Aggregation.of(text)) == text
+    assert Aggregation.of(None) == Aggregation.of("sum") == Aggregation("sum", 0.0)
+    assert Aggregation.of("trimmed-mean:0") == Aggregation("trimmed-mean", 0.0)
+    assert str(Aggregation("trimmed-mean", 0.0)) == "trimmed-mean"
+
+
+def test_what_hostile_clients_upload_by_hand() -> None:
+    """Of the clients 4, 7 and 5, the last two are hostile; 4 · (3, 4) / 5 = (2.4, 3.2)."""
+    updates = np.array([[3.0, 4.0], [3.0, 4.0], [0.0, 0.0]], dtype=np.float32)
+    clients, hostile = np.array([4, 7, 5]), np.isin(np.arange(8), [5, 7])
+    made = {
+        kind: Attack(kind, 0.1).distorted(updates, clients, hostile, 2, most=4.0, draws=Draws(3, 6))
+        for kind in ("sign-flip", "largest", "random")
+    }
+    assert made["sign-flip"].tolist() == [[3, 4], [-3, -4], [0, 0]]
+    assert made["largest"] == pytest.approx(np.array([[3, 4], [-2.4, -3.2], [0, 0]]))
+    for place, client in ((1, 7), (2, 5)):
+        direction = Draws(3, 6).normal(Purpose.ATTACK, client, 2, 2)
+        assert made["random"][place] == pytest.approx(4 * direction / np.linalg.norm(direction), rel=1e-6)
+    small = Attack("largest", 0.1).distorted(updates / 10, clients, hostile, 2, most=4.0, draws=Draws(3, 6))
+    assert small[1] == pytest.approx(np.array([-2.4, -3.2])), "also those of a norm below 1"
+    assert Attack("random", 0.1).distorted(updates, clients, ~hostile, 2, most=4.0, draws=Draws(3, 6))[1].tolist() == [
+        3,
+        4,
+    ]
+    assert updates[1].tolist() == [3, 4], "what was given is not changed"
+
+
+def test_hostile_clients_are_those_of_the_first_numbers() -> None:
+    drawn = Draws(3, 0).uniform(Purpose.ATTACK, np.arange(10))
+    assert np.flatnonzero(Attack("largest", 0.3).hostile(3, 10)).tolist() == sorted(np.argsort(drawn)[:3].tolist())
+
+
+def test_robust_totals_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three columns at a time; a trimmed mean of 0.4 of two clients leaves none out, of five two at either end."""
+    monkeypatch.setattr(robust, "_VALUES_AT_ONCE", 15)
+    updates = np.array([[1, 5, 0, 2], [2, 4, 0, 2], [3, 3, 0, 2], [4, 2, 7, 2], [90, -9, 8, 2]], dtype=np.float32)
+    assert total(updates, Aggregation.of("trimmed-mean:0.4")).tolist() == [15, 15, 0, 10]
+    assert total(updates, Aggregation.of("median")).tolist() == [15, 15, 0, 10]
+    assert total(updates, Aggregation.of("sum")).tolist() == [100, 5, 15, 10]
+    assert total(updates[:2], Aggregation.of("trimmed-mean:0.49")).tolist() == [3, 9, 0, 4]
+    assert total(updates[:3], Aggregation.of("trimmed-mean:0.49")).tolist() == [6, 12, 0, 6]
+    halved = total(updates, Aggregation.of("sum"), np.full(5, 0.5))
+    assert (halved.tolist(), halved.dtype.name) == ([50, 2.5, 7.5, 5], "float32")
+    assert total(updates, Aggregation.of("sum"), np.full(5, 2.0)).tolist() == [200, 10, 30, 20]
+    assert np.isinf(total(np.full((3, 1), 3e38, dtype=np.float32), Aggregation.of("sum"))).all(), "without a warning"
+
+
+def test_sums_and_norms_in_single_precision_are_computed_in_double() -> None:
+    many = np.full((100_001, 1), 0.1, dtype=np.float32)
+    exact = 100_001 * float(np.float32(0.1))
+    assert float(total(many, Aggregation.of("sum"))[0]) == pytest.approx(exact, rel=1e-7)
+    assert norms(np.array([[3e30, 4e30]], dtype=np.float32)) == pytest.approx([5e30])
+
+
+def test_factors_by_hand() -> None:
+    lengths = np.array([1.0, 2.0, 24.0])
+    assert clip_factors(lengths, Aggregation.of("clipped:2"), 3.0).tolist() == [1, 1, 0.25]
+    assert clip_factors(lengths, Aggregation.of("median"), 2.0).tolist() == [1, 1, 0.25], "three times the usual norm"
+
+
+def test_losses_and_votes_that_nobody_reported() -> None:
+    losses = np.array([[1.0, np.nan], [3.0, np.nan], [80.0, np.nan]])
+    found = robust_losses(losses, ~np.isnan(losses), Aggregation.of("median"))
+    assert found[:, 0].tolist() == [3, 3, 3]
+    assert np.isnan(found[:, 1]).all()
+    assert moderate_votes(np.array([[0.0, 2.0], [0.0, -1.0]])).tolist() == [[0, 1.5], [0, -1]]

@@ -220,3 +220,19 @@ def test_the_cap_and_the_number_of_groups_enter_the_weight() -> None:
     inclusion = np.array([[0.5, 0.01], [0.25, 0.5]])
     update_weight = selection.importance_weights(held, inclusion, np.array([True, False]), groups=3, cap=20.0)
     assert update_weight.tolist() == [[6.0, 60.0], [0.0, 0.0]]
+
+
+def test_probabilities_of_clients_with_different_losses_by_hand() -> None:
+    """Losses 5, 5 + ln 3 at rate 1 and 1000, 1000 + ln 3 at rate 2: weights 1, 1/3 and 1, 1/9."""
+    losses = np.array([[5.0, 5 + np.log(3)], [1000 + np.log(3), 1000.0]])
+    found = selection.probabilities(losses, np.array([1.0, 2.0]))
+    assert found == pytest.approx(np.array([[0.75, 0.25], [0.1, 0.9]]))
+    assert losses[0, 0] == 5, "what was given is not changed"
+
+
+def test_draws_at_the_end_of_a_distribution_that_is_rounded_down() -> None:
+    """The last model with a probability, of each client by itself; a cluster is at most the last one."""
+    pmf = np.array([[0.5, 0.25, 0.0], [0.25, 0.25, 0.25], [0.7, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    assert selection.draw_model(pmf, np.array([0.9, 0.9, 0.9, 0.0])).tolist() == [1, 2, 0, 2]
+    assert selection.draw_model(pmf, np.array([0.6, 0.5, 0.0, 0.9])).tolist() == [1, 2, 0, 2]
+    assert selection.draw_cluster(np.array([3, 1, 2]), np.array([1.0, 1.0, 0.5])).tolist() == [2, 0, 1]

@@ -77,6 +77,8 @@ def test_names_of_clients_in_an_archive(tmp_path: Path) -> None:
         ({"features": ("heat", "cold")}, r"stream\.features = cold"),
         ({"features": ("heat", "label")}, r"stream\.features = label: it is the target already"),
         ({"features": ("heat", "load", "heat")}, r"stream\.features = heat: it occurs twice"),
+        ({"features": ("heat", "device")}, r"column device = .*: it must be numeric"),
+        ({"features": ()}, r"stream\.features = \[\]: name at least one column"),
         ({"client": "label"}, r"stream\.client = label: it is the target already"),
         ({"file": "nothing.csv"}, "there is no such file"),
         ({"file": "data.xlsx"}, "no such file"),
@@ -100,6 +102,16 @@ def test_broken_files_are_refused(source: TableSource, tmp_path: Path) -> None:
         source.read()
     path.write_text("")
     with pytest.raises(InvalidInput, match="cannot be read as csv"):
+        source.read()
+    for mark in (";", "\t"):
+        path.write_text("device,heat,load,label\na,1,3,0\n".replace(",", mark))
+        with pytest.raises(InvalidInput, match="it has one column; separate columns by commas"):
+            source.read()
+    path.write_text("device,heat,load,label\na,1e300,3,0\n")
+    with pytest.raises(InvalidInput, match=r"stream inputs = 1e\+300: see client a, round 1; beyond float32: scale"):
+        source.read()
+    path.write_text("device,heat,load,label\na,1,3,-2\n")
+    with pytest.raises(InvalidInput, match="stream targets = -2: classes must be integers from 0"):
         source.read()
     path.write_text("device,heat,heat,load,label\na,1,2,3,0\n")
     with pytest.raises(InvalidInput, match="column heat occurs twice"):

@@ -17,7 +17,10 @@ from ofms.core.messages import Grants, Plan, Reports
 from ofms.core.typing import Flags, Floats
 from ofms.policies.bins import bin_probabilities, pack_bins
 from ofms.policies.exp3 import Exp3
+from ofms.policies.exp3_client import Exp3Client
 from ofms.policies.fleet import Fleet
+from ofms.policies.mean_losses import MeanLosses
+from ofms.policies.observations import Observations, Recent
 from ofms.policies.protocol import Policy
 from ofms.policies.session import open_sessions
 from ofms.policies.subsets import fill_budgets, holding_probabilities, most_upload
@@ -245,3 +248,80 @@ def test_upload_groups_override_the_bandwidth() -> None:
         assert grants.uploads.sum() == uploading
     with pytest.raises(InvalidInput, match="upload_groups = 0"):
         policy_of("fed-omd", fleet, upload_groups=0)
+
+
+def test_plans_of_budgeted_experts_by_hand() -> None:
+    """Probabilities 0.1, 0.3, 0.6; the first two models are a bin of probability 0.4, the third is drawn never."""
+    fleet = fleet_of([1, 1, 2], [3, 3])
+    held = np.array([[True, True, False]] * 2)
+    grants = Grants(0, np.arange(2), held, held, None, np.zeros(2, dtype=np.bool_), 1, fleet.catalogue.version)
+    plans = {}
+    for prediction in ("one", "mean"):
+        client: Any = policy_of("budgeted-experts", fleet, prediction=prediction).client
+        state = replace(
+            client.start(fleet.catalogue, fleet.budgets),
+            pmf=np.array([[0.1, 0.3, 0.6]] * 2),
+            inclusion=np.array([[0.4, 0.4, 0.6]] * 2),
+            chosen=np.array([1, 0]),
+        )
+        plans[prediction] = client.plan(state, grants)[1].prediction_weights
+    assert plans["one"].tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert plans["mean"] == pytest.approx(np.array([[0.25, 0.75, 0]] * 2))
+
+
+def test_the_model_that_explores_is_the_best_held_one_and_then_the_committed_one() -> None:
+    """Mean losses 3, 1, 2; the first client has committed itself to model 0, the second holds models 0 and 2."""
+    fleet = fleet_of([1, 1, 1], [2, 2])
+    policy: Any = policy_of("explore-then-commit", fleet)
+    state = replace(
+        policy.client.start(fleet.catalogue, fleet.budgets),
+        losses=MeanLosses(np.array([[3.0, 1.0, 2.0]] * 2), np.ones((2, 3), dtype=np.int64)),
+        committed=np.array([True, False]),
+    )
+    held = np.array([[True, False, False], [True, False, True]])
+    grants = Grants(0, np.arange(2), held, held, None, np.zeros(2, dtype=np.bool_), 1, fleet.catalogue.version)
+    after, plan = policy.client.plan(state, grants)
+    assert plan.prediction_weights.tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert policy.expected_weights(after, None).tolist() == plan.prediction_weights.tolist()
+
+
+def test_the_leader_that_predicts_is_kept_and_mab_moves_no_model() -> None:
+    """Mean losses 3, 1, 2: the best of the held models 0 and 2."""
+    fleet = fleet_of([1, 1, 1], [2, 2])
+    policy: Any = policy_of("follow-the-leader", fleet)
+    losses = MeanLosses(np.array([[3.0, 1.0, 2.0]] * 2), np.ones((2, 3), dtype=np.int64))
+    held = np.array([[True, False, True]] * 2)
+    grants = Grants(0, np.arange(2), held, held, None, np.zeros(2, dtype=np.bool_), 1, fleet.catalogue.version)
+    state, plan = policy.client.plan(
+        replace(policy.client.start(fleet.catalogue, fleet.budgets), losses=losses), grants
+    )
+    assert plan.prediction_weights.tolist() == [[0, 0, 1]] * 2
+    assert policy.expected_weights(state, None).tolist() == [[0, 0, 1]] * 2
+    step = first_exchange(policy_of("mab", fleet), fleet, np.ones((2, 3)))[-1]
+    assert not np.any(step)
+
+
+@pytest.mark.parametrize("feedback", ["all", "one"])
+def test_clients_with_exp3_by_hand(feedback: Any) -> None:
+    """Models of 1, 1 and 2 bytes, memory for 3: the first two and no third. At η = ln 3, losses 0 and 1 are 3/4, 1/4.
+
+    With feedback of all held models, their losses are added; else that of the chosen one, over its probability.
+    """
+    fleet = fleet_of([1, 1, 2], [3, 3])
+    client = Exp3Client(Exp3(np.log(3), 0.0, feedback, None), subset="first")
+    state = client.start(fleet.catalogue, fleet.budgets)
+    assert state.wanted.tolist() == [[True, True, False]] * 2
+    assert state.pmf.tolist() == [[1 / 3] * 3] * 2
+    state, wanted = client.select(state, Draws(3, 5).of(np.array([4, 7])))
+    assert (wanted is state.wanted, wanted.tolist()) == (True, [[True, True, False]] * 2)
+    assert state.uniform.tolist() == Draws(3, 5).uniform(Purpose.MODEL, np.array([4, 7])).tolist()
+    state = replace(state, cumulative_losses=np.array([[0.0, 1.0, 9.0]] * 2), uniform=np.array([0.7, 0.8]))
+    grants = Grants(5, np.arange(2), wanted, wanted, None, np.array([True, False]), 2, fleet.catalogue.version)
+    state, plan = client.plan(state, grants)
+    assert plan.inclusion == pytest.approx(np.array([[0.75, 0.25, 0]] * 2))
+    assert plan.prediction_weights.tolist() == [[1, 0, 0], [0, 1, 0]]
+    assert plan.update_weight.tolist() == [[2, 2, 0], [0, 0, 0]]
+    seen = Observations(np.array([[0.5, 0.25, np.nan]] * 2), Recent.none(2, 3))
+    learnt = client.learn(state, plan, seen).cumulative_losses
+    added = [[0.5, 0.25, 0]] * 2 if feedback == "all" else [[0.5 / 0.75, 0, 0], [0, 1, 0]]
+    assert learnt == pytest.approx(np.array([[0, 1, 9]] * 2) + added)

@@ -47,6 +47,8 @@ def test_late_hedging_as_it_was_set() -> None:
     assert built.remembers == 8, "the whole exchanges of four samples in nine"
     frozen = policy_of("late-hedge", FLEET, fine_tuning_rate=0.0)
     assert (frozen.local, frozen.reports_use) == (None, False)
+    assert built.not_covered == "late hedging's bound depends on the losses of the run"
+    assert len(policy_of("late-hedge", FLEET, memories=(2, 3)).offset_memories) == 2, "two rounds are the least"
     state = SimpleNamespace(weights=np.eye(3))
     assert built.expected_weights(state, None) is state.weights
 
@@ -203,3 +205,21 @@ def test_exp3_as_it_was_set() -> None:
             built: Any = policy_of(policy, FLEET, exploration=0.3, feedback=feedback).client
             assert (built.rule.exploration, built.rule.feedback, built.rule.learning_rate) == (0.3, feedback, None)
             assert built.rule.horizon == 400, "n T"
+
+
+OWN_SUBSET = "its guarantee holds only against the best model of its own subset"
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ("non-fed-oms", OWN_SUBSET),
+        ("b-fed-omft", OWN_SUBSET),
+        ("rms-ft", "it does not learn which model suits a client"),
+        ("explore-then-commit", "it does not learn after its commitment"),
+        ("follow-the-leader", "an adversary makes the leader lose in every round"),
+    ],
+)
+def test_why_no_theorem_bounds_the_regret(policy: str, reason: str) -> None:
+    built = policy_of(policy, FLEET)
+    assert (built.bound, built.not_covered) == (None, reason)

@@ -56,6 +56,8 @@ def test_two_exchanges_by_hand() -> None:
     assert mixed.any()
     assert plan.prediction_weights[mixed, 2] == pytest.approx((1 - share) / 9)
     assert plan.prediction_weights.sum(axis=1) == pytest.approx(1)
+    assert policy.expected_weights(client.policy, None) is plan.prediction_weights
+    assert policy.not_covered == "its theorem is for its own mixture, not for the best model of a dictionary"
 
 
 def test_draws_fit_the_memory_beside_both_fine_tuned_models() -> None:

@@ -48,3 +48,22 @@ def test_what_fits_is_taken_in_order(data: st.DataObject) -> None:
                 taken.add(model)
         assert set(np.flatnonzero(chosen[:, client]).tolist()) == taken
     assert storage(chosen, costs).tolist() == (costs @ chosen).tolist()
+
+
+def test_models_that_fit_by_hand() -> None:
+    """In the order of weights 0.5, 0.3, 0.2 of models 2, 0, 1, which take 4, 3, 2 bytes; then at most one of them."""
+    weights, costs = np.array([[0.3] * 4, [0.2] * 4, [0.5] * 4]), np.array([3, 2, 4])
+    order, everybody = Order.falling(weights, costs), np.ones((3, 4), dtype=np.bool_)
+    room = np.array([9, 6, 3, -1])
+    chosen = order.back(fill(order.costs_of(everybody), room))
+    assert chosen.T.tolist() == [[True, True, True], [False, True, True], [True, False, False], [False, False, False]]
+    once = order.back(fill(order.costs_of(everybody), room, np.array([1, 2, 1, 1])))
+    assert once.T.tolist() == [[False, False, True], [False, True, True], [True, False, False], [False, False, False]]
+    equal = order.back(fill(order.costs_of(everybody), np.array([4, 4, 4, 4]), np.array([0, 1, 1, 1])))
+    assert equal.T.tolist() == [[False, False, False], *[[False, False, True]] * 3], "what fits exactly"
+    rising = Order.rising(np.array([[7], [-1], [3]]), costs)
+    assert rising.of(np.array([[0], [1], [2]])).ravel().tolist() == [1, 2, 0]
+    large = Order.falling(weights, 2**40 * costs)
+    assert large.costs_of(everybody)[:, 0].tolist() == [2**42, 3 * 2**40, 2**41]
+    assert fill(large.costs_of(everybody), 2**40 * room).T[0].tolist() == [True, True, True]
+    assert fill(order.costs_of(everybody), np.full(4, 2**62)).all(), "room that does not fit the numbers of costs"

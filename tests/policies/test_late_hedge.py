@@ -11,6 +11,7 @@ from ofms.core.draws import Draws, Purpose
 from ofms.core.messages import Grants, Plan
 from ofms.core.pooling import poolable
 from ofms.core.states import flatten
+from ofms.policies import late_adahedge, late_rounds
 from ofms.policies.late_hedge_settings import LateHedge
 from ofms.policies.late_rounds import Rounds
 from ofms.policies.observations import Samples
@@ -44,6 +45,28 @@ def assert_agrees(
             assert found.plan.prediction_weights[client] == pytest.approx(one.vote, abs=1e-9), place
             one.learn(poolables[client, :stop], targets[client, :stop].tolist())
     assert min(one.finished for one in expected) > 0, "some exchanges are final"
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+@pytest.mark.parametrize("width", [1, 3], ids=["regression", "classification"])
+def test_a_few_exchanges_agree(width: int, interval: int) -> None:
+    """Quicker than the longer runs below, for mutation tests: every model has visited, and exchanges are final."""
+    assert_agrees([3, 1, 2], [6, 5], width, interval=interval, rounds=8 * interval, window=4 * interval)
+
+
+@pytest.mark.parametrize("name", ["late", "hints", "thin", "keep"])
+def test_a_few_exchanges_agree_without_a_part(name: str) -> None:
+    assert_agrees([3, 1, 2], [6, 5], 1, rounds=8, window=4, **{name: False})
+
+
+@pytest.mark.parametrize("changes", [{"predict": "one"}, {"loss": "plain"}, {"visit_every": 1}, {"memories": (2, 0)}])
+def test_a_few_exchanges_agree_with_other_settings(changes: dict[str, Any]) -> None:
+    assert_agrees([3, 1, 2], [6, 5], 1, rounds=8, window=4, **changes)
+
+
+def test_a_few_exchanges_agree_if_several_models_must_visit_at_once() -> None:
+    """Seven models within four exchanges: two at once."""
+    assert_agrees(EQUAL, [4, 3], 1, rounds=8, window=4)
 
 
 @pytest.mark.parametrize("interval", [1, 3])
@@ -150,6 +173,19 @@ def test_a_server_may_go_back_to_an_earlier_exchange() -> None:
     assert (np.diff(rounds.number[0]) > 0).all()
     assert rounds.number[0, -1] == 4
     assert (np.isfinite(rounds.open.losses[0, -1]) >= held).all()
+
+
+@pytest.mark.parametrize("at_once", [1, 5])
+def test_rounds_that_are_worked_on_at_once_change_nothing(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = fleet_of([1, 1, 1], [2, 2], rounds=7)
+    outputs, targets = make_stream(2, 7, 3, 1)
+    *_, whole = runs(fleet, outputs, targets, window=6)
+    monkeypatch.setattr(late_adahedge, "_AT_ONCE", at_once)
+    monkeypatch.setattr(late_rounds, "_OUTPUTS_AT_ONCE", at_once)
+    *_, parts = runs(fleet, outputs, targets, window=6)
+    (expected, values), (found, same) = flatten(whole.state), flatten(parts.state)
+    assert same == values
+    assert all(found[name] == pytest.approx(array, rel=1e-12, nan_ok=True) for name, array in expected.items())
 
 
 def test_blocks_of_clients_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

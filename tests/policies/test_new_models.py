@@ -16,6 +16,7 @@ from ofms.policies import late_adahedge, late_changes
 from ofms.policies.changes import Adapting, Change
 from ofms.policies.late_adahedge import Totals
 from ofms.policies.mean_losses import MeanLosses
+from tests.policies.late_hedge_runs import make_stream, runs
 from tests.problems import fleet_of, policy_of
 
 
@@ -158,3 +159,27 @@ def test_exploration_begins_again_with_new_models_and_goes_on_with_new_budgets()
     on = client.adapt(before, Change(fleet.catalogue, np.array([3]), np.arange(3), same_models=True))
     assert (on.bins.tolist(), on.bin.tolist()) == ([1], [[0, 0, 0]])
     assert (on.exchanges.tolist(), on.committed.tolist(), on.losses) == ([7], [True], before.losses)
+
+
+def test_late_hedging_keeps_what_it_learnt_of_models_that_stay() -> None:
+    """Two clients after five exchanges; the new model was never held, and has no loss in recent exchanges yet."""
+    fleet, change = fleet_of([1, 1, 1], [2, 2], rounds=6), changed_to([1, 2, 1], [3, 4])
+    *_, last = runs(fleet, *make_stream(2, 6, 3, 1), window=4)
+    client, state = policy_of("late-hedge", fleet_of([1, 2, 1], [3, 4]), window=4).client, last.state.policy
+    assert isinstance(client, Adapting)
+    after = client.adapt(state, change)
+    assert (after.costs.tolist(), after.budgets.tolist(), after.exchange) == ([[1, 2, 1]], [3, 4], 6)
+    assert after.held.tolist() == [[one, False, two] for _, one, two in state.held.tolist()]
+    assert after.last_held.tolist() == [[one, -1, two] for _, one, two in state.last_held.tolist()]
+    assert after.last_held.dtype == state.last_held.dtype
+    hedge = late_changes.with_models(state.hedge, state.weights, KEPT)
+    assert np.array_equal(after.hedge.totals.losses, hedge.totals.losses)
+    assert np.array_equal(after.hedge.hint_sums, hedge.hint_sums)
+    expected = state.rounds.with_models(KEPT)
+    assert np.array_equal(after.rounds.losses, expected.losses, equal_nan=True)
+    assert np.array_equal(after.rounds.members.whole, expected.members.whole)
+    assert after.rounds.number.tolist() == state.rounds.number.tolist()
+    assert not after.weights.any()
+    same = client.adapt(state, Change(fleet.catalogue, np.array([3, 5]), np.arange(3), same_models=True))
+    assert same.budgets.tolist() == [3, 5]
+    assert (same.hedge, same.rounds, same.weights) == (state.hedge, state.rounds, state.weights)

@@ -11,6 +11,7 @@ import safetensors.numpy
 from ofms.core.selection_loss import MOST_LOSS
 from ofms.core.states import flatten, unflatten
 from ofms.core.typing import Floats
+from ofms.policies import observations
 from ofms.policies.observations import Recent, Samples
 from ofms.policies.session import ClientSession
 from tests.policies.late_hedge_runs import make_stream, runs
@@ -140,3 +141,22 @@ def test_late_class_outputs_complete_what_is_known_and_replace_nothing(models: i
     assert after[0, 0] == pytest.approx(before[0, 0], nan_ok=True), "the first output of a model counts"
     assert after[0, 1, -1] == pytest.approx(np.log([0.5, 0.5])), "log-probabilities, also of a single model"
     assert np.isnan(after).sum() == 2 * (2 * models - 2), "nothing else is known"
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_pools_of_the_last_samples_by_hand(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of the outputs of models with a weight, of each client with its own; others need not be known."""
+    monkeypatch.setattr(observations, "_AT_ONCE", 2)
+    outputs = np.arange(3 * 4 * 3 * width, dtype=np.float32).reshape(3, 4, 3, width)
+    weights = np.array([[0.25, 0.75, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
+    expected = np.einsum("nk,nrkc->nrc", weights, outputs.astype(np.float64))
+    known = np.where((weights > 0)[:, None, :, None], outputs, np.float32(np.nan))
+    recent = Recent(known, np.zeros((3, 4)), np.zeros((3, 4), dtype=np.int64))
+    for last in (1, 2, 4):
+        assert recent.pools(last, weights) == pytest.approx(expected[:, -last:])
+
+
+def test_nothing_is_kept_in_single_precision_and_without_a_width() -> None:
+    nothing = Recent.none(2, 3)
+    assert (nothing.outputs.shape, nothing.outputs.dtype.name) == ((2, 0, 3, 0), "float32")
+    assert (nothing.width, nothing.known.shape) == (0, (2, 0, 3))

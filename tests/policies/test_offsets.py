@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from ofms.core.states import flatten
 from ofms.core.typing import AnyArray, Floats
 from ofms.policies import late_hedge
 from ofms.policies.late_hedge_settings import LateHedge
-from ofms.policies.offsets import Offsets, learn
+from ofms.policies.offsets import _LARGEST_RATE, _LEAST_GAP, Offsets, learn
 from ofms.policies.session import open_sessions
 from tests.problems import fleet_of
 
@@ -140,3 +142,32 @@ def test_the_setting_turns_offsets_off() -> None:
     assert without.offset_memories == ()
     session, _ = open_sessions(without, fleet)
     assert session.join(fleet.catalogue, fleet.budgets, np.arange(2)).offsets.mean is None
+
+
+def mixed(losses: list[float], rate: float) -> float:
+    """-1/η ln Σ exp(-η L)."""
+    return min(losses) - math.log(sum(math.exp(-rate * (each - min(losses))) for each in losses)) / rate
+
+
+def test_the_hedge_against_no_offset_by_a_plain_loop() -> None:
+    """One member without forgetting: AdaHedge over no offset and the member's, sample by sample."""
+    pools, targets = [0.5, 0.4, -0.2, 0.9], [0.8, 0.1, 0.3, 1.0]
+    value, gap, sums = 0.0, 0.0, [0.0, 0.0]
+    for count, (pool, target) in enumerate(zip(pools, targets, strict=True)):
+        rate = min(math.log(2) / max(gap, _LEAST_GAP), _LARGEST_RATE)
+        weights = [math.exp(-rate * (each - min(sums))) for each in sums]
+        incurred = (pool + weights[1] / sum(weights) * value - target) ** 2
+        after = [sums[0] + (pool - target) ** 2, sums[1] + (pool + value - target) ** 2]
+        gap += max(0.0, incurred - (mixed(after, rate) - mixed(sums, rate)))
+        sums, value = after, value - (pool + value - target) / (count + 2)
+    learnt = learn(Offsets.none(2, 1), np.array([pools] * 2)[..., None], np.array([targets] * 2), np.ones(1))
+    assert gap > 0.01
+    assert learnt.gap == pytest.approx([gap] * 2)
+    assert learnt.losses == pytest.approx(np.array([sums] * 2))
+    assert learnt.values[..., 0] == pytest.approx(np.array([[value]] * 2))
+
+
+def test_nothing_learnt() -> None:
+    for members, losses in ((0, 0), (1, 2), (3, 4)):
+        none = Offsets.none(2, members)
+        assert (none.losses.shape, none.values.shape, none.mean) == ((2, losses), (2, members, 0), None)

@@ -73,6 +73,8 @@ def test_client_bounds() -> None:
     more = [math.sqrt(120 * LN5) + 2 * LN5, *[math.sqrt(60 * LN5) + LN5] * 2]
     assert policy_of("ofms-ft", fleet, learning_rate=0.1).bound == pytest.approx(np.array(sharp) + more)
     assert comparator_deviation(models=5, most_clusters=3, rounds=10, interval=3) == pytest.approx(more[0])
+    often = [comparator_deviation(models=5, most_clusters=3, rounds=10, **each) for each in ({}, {"interval": 1})]
+    assert often[0] == often[1], "an exchange in every round, if nothing is said"
     one = client_bound(models=5, learning_rate=0.1, fewest_clusters=4, most_clusters=3, rounds=10, interval=3)
     assert one.theorem == pytest.approx(10 * LN5 + 0.1 * 4 * 30)
 

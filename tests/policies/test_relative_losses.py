@@ -52,6 +52,43 @@ def test_the_price_of_a_rare_draw_by_hand() -> None:
     assert found == pytest.approx(np.array([[0.01, 0.16]])), "the gradient is 0 where the pool is right"
 
 
+def test_the_price_of_one_draw_for_several_models_by_hand() -> None:
+    """Weights 0.5 (certain), 0.3, 0.2 and outputs 1, 2, 5: the pool is 2.1, the target too.
+
+    One of the others votes with 0.5: predictions 1.5 and 3, noise (0.3 · 0.36 + 0.2 · 0.81) / 0.5 = 0.54. D is 1.21,
+    0.01 and 8.41, in the mean 2.29. Drawn with probability 0.8, it votes with 0.625: 1.625 and 3.5, otherwise 1, noise
+    0.8 · (0.3 · 0.225625 + 0.2 · 1.96) / 0.5 + 0.2 · 1.21 = 0.9775.
+    """
+    weights, outputs, target = np.array([0.5, 0.3, 0.2]), np.array([[[1.0], [2.0], [5.0]]]), np.array([2.1])
+    distances = np.array([[1.21, 0.01, 8.41]])
+    for thinning, expected in ((1.0, 0.54), (0.8, 0.9775)):
+        found = relative_losses(outputs, target, draw_of(weights, [0], thinning))
+        assert found == pytest.approx(expected / 2.29 * distances)
+
+
+def test_models_that_are_not_known_yet_by_hand() -> None:
+    """Of weights 0.3, 0.2 and 0.5 (certain), the last model is unknown: the pool of outputs 2 and 5 is 3.2.
+
+    One of them votes with 0.5, and the rest of the vote is at the pool: 2.6 and 4.1, noise 0.54; the mean of D is 2.16.
+    If the models that are drawn are the unknown ones, there is no noise.
+    """
+    weights, outputs = np.array([0.3, 0.2, 0.5]), np.array([[[2.0], [5.0], [np.nan]]])
+    found = relative_losses(outputs, np.array([3.2]), draw_of(weights, [2]))
+    assert found == pytest.approx(np.array([[0.36, 0.81, np.nan]]), nan_ok=True)
+    found = relative_losses(outputs, np.array([1.2]), draw_of(weights, [0, 1]))
+    assert found == pytest.approx(np.array([[4 * -1.2, 4 * 1.8, np.nan]]), nan_ok=True)
+
+
+def test_the_price_of_a_draw_is_at_most_the_whole_difference() -> None:
+    """Outputs 0 and 1 with weights 0.9 and 0.1; drawn once in twenty times, the second votes with 2: noise 0.19.
+
+    The mean of D is 0.9 · 0.01 + 0.1 · 0.81 = 0.09, so λ is cut to 1.
+    """
+    weights, outputs = np.array([0.9, 0.1]), np.array([[[0.0], [1.0]]])
+    found = relative_losses(outputs, np.array([0.1]), draw_of(weights, [0], thinning=0.05))
+    assert found == pytest.approx(np.array([[0.01, 0.81]]))
+
+
 @given(samples(), st.data())
 def test_the_mean_relative_loss_covers_the_noise_of_the_draw(
     sample: tuple[Floats, Floats, AnyArray], data: st.DataObject

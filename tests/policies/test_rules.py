@@ -149,3 +149,41 @@ def test_many_clients_are_checked_in_blocks(models: int) -> None:
     weights[-1] *= 2
     found = message(lambda: require_probabilities("own", 0, np.arange(clients), weights))
     assert found.startswith(f"policy = own: client {clients - 1}, exchange 0: its prediction weights sum to 2")
+
+
+def test_offsets_are_finite_numbers_of_each_client() -> None:
+    """One number, or one per class; what is wrong is named."""
+    for width in (1, 2):
+        require_plan("own", GRANTS, replace(PLAN, offset=np.full((3, width), -1e300)))
+    broken = np.zeros((3, 2))
+    broken[1:, 1] = np.nan
+    assert message(lambda: require_plan("own", GRANTS, replace(PLAN, offset=broken))) == (
+        "policy = own: client 5, exchange 4: the offset of its predictions is not finite; correct the policy"
+    )
+    assert message(lambda: require_plan("own", GRANTS, replace(PLAN, offset=np.zeros((2, 2))))) == (
+        "policy = own: exchange 4: the plan's offset must be an array of numbers [3, 2], not float64 [2, 2]"
+    )
+
+
+def test_plans_of_many_clients_are_checked_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients at a time, each of whom holds another model."""
+    monkeypatch.setattr(rules, "_NUMBERS_IN_A_BLOCK", 6)
+    for models in (3, 1):
+        clients = np.arange(5) + 10
+        held = np.arange(models) == (np.arange(5) % models)[:, None]
+        weights = held.astype(np.float64)
+        grants = Grants(4, clients, held, held, None, np.ones(5, dtype=np.bool_), 2, np.zeros(models, dtype=np.int64))
+        require_plan("own", grants, Plan(held, weights, weights, weights))
+        require_probabilities("own", 4, clients, np.full((5, models), 1 / models))
+    held = np.arange(3) == (np.arange(5) % 3)[:, None]
+    grants = Grants(4, clients, held, held, None, np.ones(5, dtype=np.bool_), 2, np.zeros(3, dtype=np.int64))
+    weights = np.eye(3)[[0, 1, 2, 0, 0]]
+    assert message(lambda: require_plan("own", grants, Plan(held, weights, weights, weights))) == (
+        "policy = own: client 14, exchange 4: it predicts with a model that it does not hold (model 0); "
+        "correct the policy"
+    )
+
+
+def test_sums_of_many_weights_in_single_precision_are_exact_enough() -> None:
+    weights: Any = np.full((1, 300_000), 1 / 300_000, dtype=np.float32)
+    require_probabilities("own", 4, CLIENTS[:1], weights)

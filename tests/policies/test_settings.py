@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -127,3 +127,39 @@ def test_regression_fine_tunes_the_pool_if_the_objective_is_left_open() -> None:
 
 def test_a_policy_is_summarised_by_the_first_line_of_its_file() -> None:
     assert policy_summary("fed-poe").startswith("Fed-POE: a model fine-tuned by the client alone")
+
+
+@dataclass(frozen=True)
+class Described:
+    """Settings of many kinds, without meanings."""
+
+    number: int | str = 1
+    optional: Count | None = None
+    letter: Literal["N"] | Count = 1
+    one: Literal["N"] | None = None
+    word: Literal["clip", "raw", "saturate"] | None = "clip"
+    numbers: tuple[float, ...] = ()
+    names: list[str] = field(default_factory=list)
+    place: Path = Path()
+    flag: bool = False
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("number", None, "give a whole number or text"),
+        ("optional", 0, "give a number from 1 to 1,000,000,000, or leave it out"),
+        ("letter", "M", "give a number from 1 to 1,000,000,000, or 'N'"),
+        ("one", "M", "'N', or leave it out"),
+        ("word", "rw", "did you mean 'raw'? use one of clip, raw, saturate, or leave it out"),
+        ("numbers", ("a",), "give a list, each a finite number"),
+        ("names", [1], "give a list, each text"),
+        ("place", 3, "give Path"),
+        ("flag", 3, "give true or false"),
+    ],
+)
+def test_a_remedy_says_what_is_possible(name: str, value: object, remedy: str) -> None:
+    with pytest.raises(ofms.InvalidInput) as error:
+        check_settings(Described(**{name: value}))  # type: ignore[arg-type]
+    assert (error.value.field, error.value.remedy) == (name, remedy)
+    check_settings(Described())

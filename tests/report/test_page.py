@@ -225,6 +225,15 @@ def test_charts_name_models_and_clients() -> None:
     assert ">2<" in shares_chart(result), "clients without names have numbers"
 
 
+def test_a_name_in_any_script_is_drawn_by_the_browser() -> None:
+    """Without a warning about Matplotlib's own font, which lacks the characters."""
+
+    def draw(axes: Any) -> None:
+        axes.plot([0, 1], label="ポンプ 1")
+
+    assert "ポンプ 1" in svg.line_chart(draw, "metric", legend=True)
+
+
 def test_a_wide_table_scrolls_in_itself(browser: Any, runs: list[Path], tmp_path: Path) -> None:
     page = write_report(runs, tmp_path / "wide.html", ["a policy with a rather long name"] * 2)
     screen = {"width": 500, "height": 900, "deviceScaleFactor": 1, "mobile": False}

@@ -71,6 +71,7 @@ def test_the_share_survives_a_resumed_run(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_horizon_within_the_warm_up(tmp_path: Path) -> None:
     result = run(tmp_path / "run", fine_tuning_rate=0.01, warm_up=20)
     shown_everywhere(result, "warm_up = 20, but the run has 20 rounds: nothing is fine-tuned")
+    assert "the run has 1 round: nothing" in run(fine_tuning_rate=0.01, warm_up=20, rounds=1).figures["warnings"][0]
     assert run(fine_tuning_rate=0.0001, warm_up=19).figures["warnings"] == []
 
 

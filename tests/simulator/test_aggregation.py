@@ -12,7 +12,7 @@ import torch
 from ofms.compute import by_client, updates
 from ofms.compute.protocol import Tensors
 from ofms.core.attacks import Attack
-from ofms.core.robust import Aggregation
+from ofms.core.robust import Aggregation, clip_factors
 from ofms.models.dictionary import Dictionary
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.phases import Phases
@@ -156,3 +156,8 @@ def test_updates_that_are_not_finite_are_left_out_of_a_robust_total(loopback: bo
     assert {client for each in exchanges for client, _ in each.left_out} == {2}
     assert all(torch.isfinite(tensor).all() for each in simulation.parameters() for tensor in each.values())
     assert any(each.grants.version.any() for each in exchanges)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_update_of_norm_0_is_not_shortened_and_warns_of_nothing(kind: str) -> None:
+    assert clip_factors(np.array([0.0, 1.0]), Aggregation.of(kind), 1e9).tolist() == [1, 1]

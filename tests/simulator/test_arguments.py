@@ -77,6 +77,8 @@ STREAMS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "float64": lambda: (X.astype(np.float64), Y),
     "an array that cannot be written": lambda: (np.broadcast_to(X, X.shape), Y),
     "another byte order": lambda: (X.astype(">f4"), Y.astype(">f4")),
+    "extended precision": lambda: (X.astype(np.longdouble), Y.astype(np.longdouble)),
+    "a negated view": lambda: (torch._neg_view(torch.tensor(-X)), Y),
     "a masked array without masked values": lambda: (np.ma.masked_array(X, np.zeros(X.shape, dtype=bool)), Y),
 }
 
@@ -110,6 +112,19 @@ def masked(values: Any, *index: int) -> Any:
         (ofms.Stream(X.astype(str), Y, "regression"), "stream inputs = <U32: give an array of real numbers"),
         (ofms.Stream(X.astype(complex), Y, "regression"), "stream inputs = complex128: give an array of real numbers"),
         (ofms.Stream([[1.0], [2.0, 3.0]], Y, "regression"), "stream inputs = list: give an array of numbers"),  # type: ignore[arg-type]
+        (
+            ofms.Stream(torch.tensor(X).to_sparse(), Y, "regression"),  # type: ignore[arg-type]
+            "stream inputs = torch.sparse_coo, .*: give a dense",
+        ),
+        (ofms.Stream(torch.tensor(X).to("meta"), Y, "regression"), "stream inputs = .* on meta: give a dense tensor"),  # type: ignore[arg-type]
+        (
+            ofms.Stream(X.astype(np.float64) * 1e39, Y, "regression"),  # type: ignore[arg-type]
+            r"stream inputs = .*e\+38: see client 0, round 1; beyond float32: scale the values",
+        ),
+        (ofms.Stream(X, Y * np.nan, "regression"), "stream targets = not finite: see client 0, round 1; drop or fill"),
+        (ofms.Stream(X, Y.astype(np.int64) * 0 - 1, "classification"), "stream targets = -1: classes must be integers"),
+        (ofms.Stream(X, Y, "regression", names=("a", "b", "c", "d\x1b[2J")), "stream names = .*: give names of print"),
+        (ofms.Stream(X, Y, "regression", names=("a", "b", "c", 3)), "stream names = 3: give names of print"),  # type: ignore[arg-type]
         (ofms.Stream(X, Y, "regresion"), "task = regresion: use classification or regression"),  # type: ignore[arg-type]
         (X, r"stream = ndarray: give ofms.Stream\(x, y, task\)"),
         ((X, Y), "stream = tuple: give ofms.Stream"),
@@ -170,6 +185,12 @@ def test_a_path_names_an_experiment(tmp_path: Path, expected: ofms.Result) -> No
     [
         (list(MODULES.values()), "regression", "modules = list: give networks by name"),
         ({"a": "b"}, "regression", "modules = a: str: give torch.nn.Modules by name"),
+        ({**MODULES, "": next(iter(MODULES.values()))}, "regression", "name = '': models: give a name of printable"),
+        (
+            {**MODULES, "a\nb": next(iter(MODULES.values()))},
+            "regression",
+            "name = .*: models: give a name of printable",
+        ),
         (MODULES, "regresion", "task = regresion: models: use classification or regression"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 
 import click
 
@@ -86,11 +85,11 @@ def main() -> None:
 
 
 def _main(arguments: list[str]) -> int:
-    # Plug-ins may be in the current folder. It is searched last: no file in it replaces an installed module.
-    sys.path[:] = [folder for folder in sys.path if folder not in ("", str(Path.cwd()))] + [""]
     shown = TRACEBACK in arguments
     arguments = [argument for argument in arguments if argument != TRACEBACK]
     try:
+        _search_current_folder_last()
+        _require_text(arguments)
         with printed_log():
             _invoke(arguments)
     except (InvalidInput, NotFinite, ProcessEnded) as error:
@@ -118,6 +117,22 @@ def _main(arguments: list[str]) -> int:
         reason = [error.strerror or str(error) or type(error).__name__]
         return _failed("; ".join([": ".join(place + reason), *getattr(error, "__notes__", [])]), 1)
     return 0
+
+
+def _search_current_folder_last() -> None:
+    """Plug-ins may be in the current folder; no file in it replaces an installed module."""
+    try:
+        current = os.getcwd()
+    except OSError as error:
+        raise InvalidInput("current folder", error.strerror, "it was removed; change to another one") from None
+    sys.path[:] = [folder for folder in sys.path if folder not in ("", current)] + [""]
+
+
+def _require_text(arguments: list[str]) -> None:
+    """Reject names in another encoding than UTF-8, which no configuration, table or page could hold."""
+    for argument in arguments:
+        if any("\ud800" <= each <= "\udfff" for each in argument):
+            raise InvalidInput("argument", ascii(argument), "it is not valid UTF-8; rename the file or folder")
 
 
 def _invoke(arguments: list[str]) -> None:

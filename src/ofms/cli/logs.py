@@ -41,6 +41,8 @@ def printed_log() -> Iterator[None]:
     handler.setFormatter(_Lines())
     _LOGGER.handlers[:] = [handler]
     _LOGGER.setLevel(logging.INFO)
+    # Where the user has no folder for its cache, Matplotlib gives advice to programmers.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         yield
     finally:

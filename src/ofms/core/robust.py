@@ -129,7 +129,8 @@ def clip_factors(lengths: Floats, aggregation: Aggregation, usual: float) -> Flo
     [1.0, 1.0, 0.25]
     """
     most = usual * (aggregation.number if aggregation.kind == "clipped" else _FARTHEST)
-    return np.minimum(1.0, most / np.maximum(lengths, np.finfo(np.float64).tiny))
+    with np.errstate(over="ignore"):  # An update of norm 0 is not shortened.
+        return np.minimum(1.0, most / np.maximum(lengths, np.finfo(np.float64).tiny))
 
 
 def robust_losses(losses: Floats, reported: Flags, aggregation: Aggregation) -> Floats:

@@ -97,17 +97,28 @@ class Stream:
             raise InvalidInput(
                 "stream names", len(self.names), f"give each of the {self.clients} clients one of its own"
             )
+        for name in self.names:
+            if not isinstance(name, str) or not name.strip() or not name.isprintable():
+                raise InvalidInput("stream names", ascii(name), "give names of printable characters")
         for name, values in (("inputs", self.x), ("targets", self.y)):
-            broken = ~np.isfinite(values)
+            broken = _beyond_single_precision(values)
             if broken.any():
-                client, step = (int(index) for index in np.argwhere(broken)[0][:2])
-                raise InvalidInput(
-                    f"stream {name}",
-                    "not finite",
-                    f"see client {self.name_of(client)}, round {step + 1}; drop or fill the sample",
-                )
+                place = np.argwhere(broken)[0]
+                value, where = values[tuple(place)], f"see client {self.name_of(int(place[0]))}, round {place[1] + 1}"
+                if np.isfinite(value):
+                    raise InvalidInput(f"stream {name}", f"{value:.4g}", f"{where}; beyond float32: scale the values")
+                raise InvalidInput(f"stream {name}", "not finite", f"{where}; drop or fill the sample")
         if self.task == "classification" and (self.y.dtype.kind not in "iu" or self.y.min() < 0):
-            raise InvalidInput("stream targets", self.y.dtype, "classes must be integers from 0")
+            found = self.y.dtype if self.y.dtype.kind not in "iu" else self.y.min()
+            raise InvalidInput("stream targets", found, "classes must be integers from 0")
+
+
+def _beyond_single_precision(values: AnyArray) -> npt.NDArray[np.bool_]:
+    """Where values are not finite, or not as float32."""
+    if values.dtype.kind != "f" or values.dtype.itemsize <= 4:
+        return ~np.isfinite(values)
+    largest = np.finfo(np.float32).max
+    return ~((values >= -largest) & (values <= largest))
 
 
 @dataclass(frozen=True, eq=False)

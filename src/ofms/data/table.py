@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,8 +110,9 @@ class TableSource:
         table = _read_table(path)
         features = self._features(table)
         labels = [name for name in (self.client, self.site) if name is not None]
-        for name in (self.target, *features, *labels):
-            if name not in labels and table[name].dtype.kind not in "fiub":
+        numbers = (self.target, *features)
+        for name in (*numbers, *labels):
+            if name in numbers and table[name].dtype.kind not in "fiub":
                 raise InvalidInput(f"column {name}", table[name].dtype, "it must be numeric; leave it out or encode it")
             if table[name].isna().any():
                 row = int(table[name].isna().to_numpy().argmax())
@@ -142,9 +143,11 @@ class TableSource:
         if self.target is None or self.client is None:
             missing = "target" if self.target is None else "client"
             raise InvalidInput(f"stream.{missing}", None, f"name the column; the file has {_names(table)}")
-        features = self.features or tuple(
-            name for name in table.columns if name not in (self.target, self.client, self.site)
-        )
+        features = self.features
+        if features is None:
+            features = tuple(name for name in table.columns if name not in (self.target, self.client, self.site))
+        elif not features:
+            raise InvalidInput("stream.features", "[]", "name at least one column, or leave it out for all others")
         columns = [("target", self.target), ("client", self.client), *(("features", each) for each in features)]
         columns += [] if self.site is None else [("site", self.site)]
         used: dict[str, str] = {}
@@ -206,6 +209,8 @@ def _read_table(path: Path) -> Any:
     except (ValueError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput("stream.file", path, f"it cannot be read as {path.suffix[1:]} ({reason})") from None
+    if len(table.columns) == 1 and any(mark in str(table.columns[0]) for mark in ";\t|"):
+        raise InvalidInput("stream.file", path, "it has one column; separate columns by commas")
     twice = (
         _repeated_column(path) if path.suffix == ".csv" else next(iter(table.columns[table.columns.duplicated()]), None)
     )
@@ -234,12 +239,13 @@ def _stream(
     if x.dtype.kind not in "fiub" or y.dtype.kind not in "fiub":
         raise InvalidInput("stream", f"{x.dtype}, {y.dtype}", "inputs and targets must be numbers")
     if task == "classification":
-        if (((values := y.astype(np.float64)) != np.floor(values)) | (values < 0) | (values >= _MOST_CLASSES)).any():
-            raise InvalidInput("stream targets", y.dtype, "classes must be integers from 0")
+        values = y.astype(np.float64)
+        wrong = ~((values == np.floor(values)) & (values >= 0) & (values < _MOST_CLASSES))
+        if wrong.any():
+            raise InvalidInput("stream targets", f"{values[wrong][0]:.12g}", "classes must be integers from 0")
         y = y.astype(np.int64)
-    # Beyond single precision, a value becomes infinite, which the stream rejects by client and round.
-    with np.errstate(over="ignore"):
-        y = y if task == "classification" else y.astype(np.float32)
-        stream = Stream(x.astype(np.float32), y, task, names=names, warnings=warnings)
+    stream = Stream(x, y, task, names=names, warnings=warnings)
     stream.require_sound()
-    return stream
+    return replace(
+        stream, x=x.astype(np.float32, copy=False), y=y if task == "classification" else y.astype(np.float32)
+    )

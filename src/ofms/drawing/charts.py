@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,10 +56,23 @@ def new_figure(width: float, height: float, *, arranged: bool = True) -> Figure:
     With `arranged=False` the caller places the axes: matplotlib's automatic layout takes as long as drawing.
     """
     try:
-        from matplotlib.figure import Figure
+        figure = _figure_class()
     except ImportError:
         raise InvalidInput("picture", "none", "it requires matplotlib: pip install 'ofms[experiments]'") from None
-    return Figure(figsize=(width, height), layout="constrained" if arranged else None)
+    return figure(figsize=(width, height), layout="constrained" if arranged else None)
+
+
+def _figure_class() -> type[Figure]:
+    """Matplotlib's class, also if the environment names a backend that does not exist: no window is opened."""
+    backend = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure
+
+    if backend:
+        os.environ["MPLBACKEND"] = backend
+        with suppress(ValueError):
+            rcParams["backend"] = backend
+    return Figure
 
 
 def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[Path], *, ylabel: str) -> None:

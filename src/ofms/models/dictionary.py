@@ -183,6 +183,8 @@ class Dictionary:
         for model in self.models:
             if Path(model.name).name != model.name:
                 raise InvalidInput("name", model.name, f"{source}: it becomes a file name; leave out slashes")
+            if not model.name.strip() or not model.name.isprintable():
+                raise InvalidInput("name", ascii(model.name), f"{source}: give a name of printable characters")
             for name, tensor in model.tensors.items():
                 if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
                     raise InvalidInput(f"{model.name}: {name}", tensor.dtype, f"{source}: store it as float32")

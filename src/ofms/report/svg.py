@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ofms.drawing.charts import new_figure
 
@@ -54,7 +55,10 @@ def to_svg(figure: Figure, name: str) -> str:
     import matplotlib
 
     buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        # The browser draws the text, with fonts that have these characters.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     return (

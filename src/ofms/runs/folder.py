@@ -56,6 +56,10 @@ def new_run_folder(out: str | Path | None, config: RunConfig) -> Path:
 def require_free(folder: Path) -> Path:
     """Reject a folder that is not empty, or a path that cannot exist."""
     try:
+        str(folder.absolute()).encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("out", ascii(str(folder)), "it is not valid UTF-8; name another folder") from None
+    try:
         taken = folder.exists() and (not folder.is_dir() or not is_vacant(folder))
     except OSError as error:
         raise InvalidInput("out", f"{str(folder)[:60]}…", f"{error.strerror}; name another folder") from None

@@ -48,9 +48,9 @@ def run_warnings(
             "about the models: scale the targets, or choose another loss_bound"
         )
     if local is not None and local.rate > 0 and local.warm_up >= rounds:
+        length = "1 round" if rounds == 1 else f"{rounds} rounds"
         lines.append(
-            f"warm_up = {local.warm_up}, but the run has {rounds} rounds: nothing is fine-tuned; lower it, "
-            "or run longer"
+            f"warm_up = {local.warm_up}, but the run has {length}: nothing is fine-tuned; lower it, or run longer"
         )
     if "frozen_score" in clients:
         lines += _worse_than_frozen(clients["score"], clients["frozen_score"], metric)

@@ -13,15 +13,17 @@ T = TypeVar("T")
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """The values of a TOML document; ValueError if it is none.
+    """The values of a TOML document, also after a byte order mark; ValueError if it is none.
 
+    >>> parse_toml(b"\\xef\\xbb\\xbfa = 1")
+    {'a': 1}
     >>> parse_toml(b"a = [")
     Traceback (most recent call last):
     ...
     ValueError: not valid TOML: Invalid value (at end of document)
     """
     try:
-        values = tomllib.loads(content.decode())
+        values = tomllib.loads(content.decode("utf-8-sig"))
         _require_integers(values)
         return values
     except RecursionError:

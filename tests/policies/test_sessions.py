@@ -1,0 +1,230 @@
+"""What sessions keep around a policy: versions, exchanges, samples, quarantine, models that come and go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ofms.core.draws import Draws
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Grants, Reports, Requests
+from ofms.core.robust import Aggregation
+from ofms.policies.changes import Slots
+from ofms.policies.local_updates import is_control
+from ofms.policies.observations import Samples
+from ofms.policies.session import ClientSession, ClientState, ServerSession, expected_weights, open_sessions
+from tests.problems import fleet_of, policy_of
+
+FLEET = fleet_of([1, 1, 1], [2, 2], rounds=40)
+NUMBERS = np.array([4, 9])
+
+
+def learnt_state() -> tuple[ClientSession, ClientState]:
+    """Late hedging of the clients 0 and 1 after one exchange in which they saw a sample."""
+    session, servers = open_sessions(policy_of("late-hedge", FLEET, window=4, warm_up=0), FLEET)
+    state = session.join(FLEET.catalogue, FLEET.budgets, np.arange(2))
+    state, requests = session.request(state, Draws(0, 0))
+    _, grants = servers.grant(servers.open(), requests, Draws(0, 0))
+    state, plan = session.plan(state, grants)
+    outputs = np.where(plan.held[:, None, :, None], 0.5, np.nan)
+    samples = Samples.of(0, outputs, np.ones((2, 1)))
+    return session, session.learn(state, plan, np.zeros((2, 3)), samples)[0]
+
+
+def test_clients_begin_with_nothing() -> None:
+    session = ClientSession(policy_of("late-hedge", FLEET), FLEET.schedule)
+    state = session.join(FLEET.catalogue, FLEET.budgets, NUMBERS)
+    assert (state.client.tolist(), state.exchange) == ([4, 9], 0)
+    assert state.held_version.tolist() == [[-1] * 3] * 2
+    assert state.offsets.values.shape == (2, len(session.policy.offset_memories), 0)
+    after, requests = session.request(state, Draws(0, 7))
+    assert (after.exchange, requests.exchange, requests.holding is state.held_version) == (7, 7, True)
+
+
+def test_a_broken_request_names_the_policy() -> None:
+    class Broken:
+        def start(self, catalogue: Any, budgets: Any) -> None:
+            return None
+
+        def select(self, state: Any, draws: Any) -> tuple[None, Any]:
+            return None, np.ones((2, 3))
+
+    broken: Any = Broken()
+    session = ClientSession(replace(policy_of("mab", FLEET), client=broken, name="mine"), FLEET.schedule)
+    with pytest.raises(InvalidInput, match=r"^policy = mine: exchange 3: the request must be an array of flags"):
+        session.request(session.join(FLEET.catalogue, FLEET.budgets, NUMBERS), Draws(0, 3))
+
+
+def test_plans_keep_versions_and_quarantined_models_are_not_updated() -> None:
+    session, state = learnt_state()
+    held = np.array([[True, True, False], [True, False, True]])
+    state, _ = session.request(state, Draws(0, 6))
+    wanted = state.policy.held
+    grants = Grants(6, np.arange(2), wanted, wanted, None, np.ones(2, dtype=np.bool_), 2, np.array([3, 4, 5]))
+    after, plan = session.plan(state, grants)
+    assert after.held_version.tolist() == np.where(wanted, [3, 4, 5], -1).tolist()
+    assert after.exchange == 6
+    assert plan.offset is not None
+    assert np.abs(plan.offset).max() > 0, "learnt from the first sample"
+    assert plan.update_weight.any(axis=1).all()
+    quarantined = np.asarray(plan.update_weight.any(axis=0))
+    _, without = session.plan(state, replace(grants, quarantined=quarantined))
+    assert not without.update_weight.any()
+    assert without.prediction_weights.tolist() == plan.prediction_weights.tolist()
+    some = np.array([True, False, False])
+    _, part = session.plan(state, replace(grants, quarantined=some))
+    assert part.update_weight.tolist() == np.where(some, 0, plan.update_weight).tolist()
+    assert held.shape == plan.held.shape
+
+
+def test_models_are_evaluated_on_samples_that_they_have_not_seen() -> None:
+    session, state = learnt_state()
+    state, _ = session.request(state, Draws(0, 1))
+    wanted = state.policy.held
+    grants = Grants(1, np.arange(2), wanted, wanted, None, np.zeros(2, dtype=np.bool_), 2, np.zeros(3, dtype=np.int64))
+    state, plan = session.plan(state, grants)
+    late = session.late(state, plan)
+    assert late is not None
+    assert late.tolist() == np.where(wanted, state.recent.unseen(), 0).tolist()
+    first = next(exchange for exchange in range(200) if is_control(session.policy.local, exchange))
+    control = session.late(replace(state, exchange=first), plan)
+    assert control is not None
+    assert control.tolist() == np.where(wanted, 1, 0).tolist(), "all, by their first versions"
+    plain = ClientSession(policy_of("mab", FLEET), FLEET.schedule)
+    assert plain.late(plain.join(FLEET.catalogue, FLEET.budgets, NUMBERS), plan) is None
+
+
+def test_clients_keep_what_they_know_of_models_that_stay() -> None:
+    """A fourth model comes; then the second goes back to an earlier version; then the policy starts anew."""
+    session, state = learnt_state()
+    wider = fleet_of([1, 1, 1, 1], [2, 3], rounds=40)
+    later = ClientSession(policy_of("late-hedge", wider, window=4, warm_up=0), wider.schedule)
+    state = replace(state, exchange=5)
+    after = later.adapt(state, session, wider.catalogue, wider.budgets)
+    assert after.held_version.tolist() == [[*row, -1] for row in state.held_version.tolist()]
+    assert (after.exchange, after.client is state.client, after.offsets is state.offsets) == (5, True, True)
+    assert np.array_equal(after.recent.outputs[:, :, :3], state.recent.outputs, equal_nan=True)
+    assert np.isnan(after.recent.outputs[:, :, 3]).all()
+    assert after.recent.targets is state.recent.targets
+    assert after.policy.budgets.tolist() == [2, 3]
+    assert np.array_equal(after.policy.last_held[:, :3], state.policy.last_held)
+
+    back = session.adapt(state, session, FLEET.catalogue, FLEET.budgets, renewed=[1])
+    assert np.isnan(back.recent.outputs[:, :, 1]).all()
+    assert np.array_equal(back.recent.outputs[:, :, [0, 2]], state.recent.outputs[:, :, [0, 2]], equal_nan=True)
+    assert back.policy.last_held[:, 1].tolist() == [-1, -1]
+
+    for anew in (
+        session.adapt(state, session, FLEET.catalogue, FLEET.budgets, anew=True),
+        session.adapt(state, session, FLEET.catalogue, FLEET.budgets, renewed=[0, 1, 2]),
+    ):
+        assert anew.recent.targets.shape == (2, 0)
+        assert anew.held_version.tolist() == state.held_version.tolist()
+        assert (anew.exchange, anew.policy.exchange, anew.offsets.values.shape[2]) == (5, 0, 0)
+    first = session.adapt(state, session, FLEET.catalogue, FLEET.budgets, renewed=[1, 2])
+    assert first.recent.targets.shape == (2, 1), "one model stays"
+
+
+def test_other_memories_of_offsets_begin_anew() -> None:
+    session, state = learnt_state()
+    other = ClientSession(policy_of("late-hedge", FLEET, window=4, memories=(0,)), FLEET.schedule)
+    after = other.adapt(state, session, FLEET.catalogue, FLEET.budgets)
+    assert (after.offsets.values.shape, after.recent.targets.shape) == ((2, 1, 0), (2, 1))
+
+
+def test_expected_weights_of_models_in_use() -> None:
+    """The clients' own, in the slots of their models; MAB's are the server's, for all clients."""
+    slots = Slots(4, np.array([3, 1]))
+    two, whole = fleet_of([1, 1], [2, 2]), fleet_of([1, 1, 1, 1], [2, 2])
+    policy = policy_of("mab", two)
+    clients, servers = ClientSession(policy, whole.schedule, slots), ServerSession(policy, whole, slots)
+    state = clients.join(whole.catalogue, whole.budgets, NUMBERS)
+    server = replace(servers.open(), policy=replace(servers.open().policy, pmf=np.array([0.75, 0.25])))
+    assert expected_weights(policy, state, server, slots).tolist() == [[0, 0.25, 0, 0.75]] * 2
+
+
+def test_the_server_keeps_versions_and_forgets_quarantine_of_models_that_go_back() -> None:
+    policy = policy_of("mab", FLEET)
+    session = ServerSession(policy, FLEET)
+    state = replace(session.open(), version=np.array([3, 4, 5]), quarantined=np.array([True, True, False]), clients=2)
+    state = replace(state, policy=replace(state.policy, cumulative_losses=np.array([1.0, 2.0, 3.0])))
+    wider = fleet_of([1, 1, 1, 1], [2, 2])
+    after = ServerSession(policy_of("mab", wider), wider).adapt(state, session)
+    assert (after.version.tolist(), after.quarantined.tolist()) == ([3, 4, 5, 0], [True, True, False, False])
+    assert after.policy.cumulative_losses[:3].tolist() == [1, 2, 3]
+    assert after.clients == 2
+    back = session.adapt(state, session, renewed=[1])
+    assert (back.version.tolist(), back.quarantined.tolist()) == ([3, 5, 5], [True, False, False])
+    assert back.policy.cumulative_losses[[0, 2]].tolist() == [1, 3]
+    for anew in (session.adapt(state, session, anew=True), session.adapt(state, session, renewed=[0, 1, 2])):
+        assert anew.policy.cumulative_losses.tolist() == [0, 0, 0]
+
+
+def granted(name: str, **settings: Any) -> tuple[ServerSession, Any, Grants]:
+    session = ServerSession(policy_of(name, FLEET, **settings), FLEET)
+    wanted = np.array([[True, True, False], [True, False, False]])
+    requests = Requests(6, np.array([0, 1]), wanted, np.array([[0, -1, 2], [1, -1, -1]]))
+    state = replace(session.open(), version=np.array([1, 0, 0]))
+    return session, *session.grant(state, requests, Draws(0, 6))
+
+
+def test_grants_send_what_clients_do_not_have_in_its_version() -> None:
+    session, state, grants = granted("ofms-ft", warm_up=0)
+    assert grants.sent.tolist() == [[True, True, False], [False, False, False]]
+    assert (grants.version.tolist(), grants.exchange, state.clients) == ([1, 0, 0], 6, 2)
+    assert (grants.uploads.sum() >= 1, grants.quarantined) == (True, None)
+    _, _, frozen = granted("explore-then-commit")
+    assert (frozen.uploads.tolist(), frozen.groups) == ([False, False], 1)
+    sick = replace(state, quarantined=np.array([False, True, False]))
+    requests = Requests(7, np.arange(2), grants.held, np.zeros((2, 3), dtype=np.int64))
+    assert session.grant(sick, requests, Draws(0, 7))[1].quarantined is sick.quarantined
+    with pytest.raises(InvalidInput, match=r"^policy = ofms-ft: client 0, exchange 7: it holds 3 bytes"):
+        session.grant(state, replace(requests, wanted=np.ones((2, 3), dtype=np.bool_)), Draws(0, 7))
+
+
+def test_models_whose_updates_are_not_finite_are_quarantined_and_not_moved() -> None:
+    """Of the first model one update is finite, of the second none; the sum of the third is not."""
+    session, state, _ = granted("ofms-ft", warm_up=0, server_step=2)
+    updated = np.array([[True, False, True], [False, False, False]])
+    left_out = np.array([[False, True, False], [True, True, False]])
+    reports = Reports(6, np.arange(2), None, updated, left_out)
+    sizes = (np.array([1.0, 1.0, 1.0]), np.array([1.0, 1.0, np.inf]), np.ones(3))
+    after, steps = session.absorb(state, reports, sizes)
+    assert after.quarantined.tolist() == [False, True, True]
+    assert after.version.tolist() == [2, 0, 0]
+    assert np.isfinite(steps).all()
+    assert session.restored(state, replace(reports, left_out=~updated, updated=updated & False)).tolist() == [
+        True,
+        False,
+        False,
+    ]
+    unmoved = session.unmoved(state, after, [0])
+    assert (unmoved.version.tolist(), unmoved.quarantined.tolist()) == ([1, 0, 0], [True, True, True])
+    assert session.unmoved(state, after, []) is after
+
+
+def test_hostile_losses_are_moderated_with_robust_aggregation() -> None:
+    session, state, _ = granted("late-hedge", warm_up=0)
+    robust = ServerSession(replace(session.policy, aggregation=Aggregation.of("median")), FLEET)
+    losses = np.array([[1.0, np.nan, np.nan], [90.0, np.nan, np.nan]])
+    reports = Reports(7, np.arange(2), losses, ~np.isnan(losses))
+    assert session._moderate(reports) is reports
+    assert robust._moderate(reports).losses[:, 0].tolist() == [45.5, 45.5]  # type: ignore[index]
+    assert robust._moderate(replace(reports, losses=None)).losses is None
+    assert state.clients == 2
+
+
+def test_which_servers_learn_from_late_reports() -> None:
+    late = {name: ServerSession(policy_of(name, FLEET), FLEET).learns_late for name in ("mab", "ofms-ft", "late-hedge")}
+    assert late == {"mab": True, "ofms-ft": True, "late-hedge": True}
+    session, state, _ = granted("mab")
+    reports = Reports(6, np.array([1]), np.full((1, 3), 2.0), np.zeros((1, 3), dtype=np.bool_))
+    then = replace(state.policy, pmf=np.array([0.5, 0.25, 0.25]), chosen=1)
+    after = session.learn_late(state, then, reports, 4)
+    grown = after.policy.cumulative_losses - state.policy.cumulative_losses
+    assert grown.tolist() == [0, 2 / 4 / 0.25, 0], "the loss over all clients, and over the probability of then"
+    other, before, _ = granted("ofms-ft")
+    assert other.learn_late(before, None, reports, 4) is before
