@@ -1,7 +1,7 @@
 """Commands and programs of the documentation can be run as they are written.
 
 Every command line is parsed with the command's own options. Shell and Python blocks are run, in the order of their
-page and in one folder, unless a comment above says why not: `<!-- not run: REASON -->`. `make docs` runs the notebooks.
+page and in one folder, as comments above them say (`tests/documented.py`). `make docs` runs the notebooks.
 """
 
 from __future__ import annotations
@@ -10,17 +10,22 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 import ofms
 from ofms.cli import cli
+from ofms.coordinator import Coordinator
+from ofms.data import load_dataset
 from tests.documented import BLOCKS, PAGES, ROOT, Block
 
 LANGUAGES = {"bash", "python", "text", "toml", "json", "yaml", "cell", "cell bash"}
@@ -37,17 +42,36 @@ SMALLER = {
     "run": ["--clients", "4", "--rounds", "20"],
     "compare": ["--clients", "4", "--rounds", "20", "--seeds", "1"],
     "advise": ["--clients", "3", "--rounds", "20"],
+    "reproduce": ["--quick", "--seeds", "1", "--column", "digits"],
 }
-# The command, with these options, in this environment; other installations must not happen.
+# The command, with these options. Other datasets than digits are left out of a reproduction.
 OFMS = f"""\
 #!{sys.executable}
-import sys
+import re, sys
 from ofms.__main__ import main
-sizes = {SMALLER}
-if not any(word.endswith(".toml") for word in sys.argv):
-    sys.argv += sizes.get(sys.argv[1], [])
+command, *words = sys.argv[1:]
+smaller = {SMALLER}.get(command, [])
+if command == "reproduce":
+    line = re.sub(r"--(column|models) (air|mnist|cifar10|wec|digits)\\S*", "", " ".join(words))
+    words = [word for word in line.split() if word != "--quick"]
+if "--resume" not in words and not any(word.endswith(".toml") for word in words):
+    words += smaller
+sys.argv[1:] = [command, *words]
 sys.exit(main())
 """
+# Long enough to be interrupted, and with clients for eight processes.
+EXPERIMENT = """\
+dataset = "digits"
+models = "DICTIONARY"
+budget = "5"
+bandwidth = "50%"
+clients = 200
+rounds = 30
+"""
+# No network but the loopback interface, system folders of its own, and no process that survives.
+ISOLATED = ["unshare", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+# Pages that need the paper's data, and the one that installs and builds packages.
+WITH_DATA, WITH_NETWORK = {"commands"}, {"releasing"}
 
 
 def test_every_block_has_a_language_and_a_reason_is_given_only_for_code() -> None:
@@ -122,7 +146,7 @@ def test_files_can_be_read(block: Block) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what pages name: a run, dictionaries, the examples; and the commands on the path."""
+    """A folder with what pages name: runs, dictionaries, a device's store, the examples; and the command."""
     folder = tmp_path_factory.mktemp("pages")
     run = ofms.simulate("digits", clients=4, rounds=20, out=folder / "RUN", save_models=True)
     # A page adds the models of one to a fleet with those of another, and retires `small-net`.
@@ -131,30 +155,71 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         models = [replace(model, name=prefix + name) for model, name in zip(run.models.models, names, strict=True)]
         replace(run.models, models=tuple(models)).write(folder / folder_name)
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, content in (("ofms", OFMS), ("pip", "#!/bin/sh\nexit 0\n")):
-        (folder / "bin").mkdir(exist_ok=True)
-        (folder / "bin" / name).write_text(content)
-        (folder / "bin" / name).chmod(0o755)
+    stream = load_dataset("digits").stream(clients=1, rounds=80, seed=0)
+    np.savez(folder / "samples.npz", x=stream.x[0], y=stream.y[0])
+    _store(folder / "store", run.models)
+    (folder / "experiment.toml").write_text(EXPERIMENT)
+    _interrupt(folder, "STOPPED")
+    shutil.copytree(folder / "STOPPED", folder / "shared/stopped")
+    (folder / "bin").mkdir()
+    (folder / "bin/ofms").write_text(OFMS)
+    (folder / "bin/ofms").chmod(0o755)
     return folder
 
 
+def _store(folder: Path, models: ofms.Dictionary) -> None:
+    """The store of a device that has had its first grant."""
+    budget = 5 * int(models.catalogue().storage.max())
+    coordinator = Coordinator(models, budgets=np.array([budget]), bandwidth=budget, interval=20)
+    with ofms.Device(folder, budget=budget, mail=False) as device:
+        device.receive(coordinator.welcome(client=0))
+        request = device.collect()
+        assert request is not None
+        device.receive(coordinator.run_exchange({0: request})[0])
+        assert device.ready
+
+
+def _interrupt(folder: Path, out: str) -> None:
+    """A run that is stopped by Ctrl-C after a checkpoint."""
+    command = [sys.executable, "-m", "ofms", "run", "experiment.toml", "--out", out, "--checkpoint", "0"]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as run:
+        while run.poll() is None and not any((folder / out).glob("checkpoint*")):
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+        assert run.wait() == 130, "the run ended before it was interrupted"
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(block.page == page for block in RUNNABLE)], ids=lambda page: page.stem
 )
-def test_blocks_of_a_page_run(page: Path, prepared: Path, tmp_path: Path) -> None:
+def test_blocks_of_a_page_run(page: Path, prepared: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = tmp_path / "page"
-    shutil.copytree(prepared, folder)
-    path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    # Shell completion is installed below the home folder.
-    environment = os.environ | {"PATH": path, "HOME": str(tmp_path), "SHELL": "/bin/bash", "MPLBACKEND": "agg"}
-    environment["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    for block in RUNNABLE:
-        if block.page == page:
-            shell = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else [sys.executable, "-c"]
-            text = block.text.replace("HOST:PORT", "localhost:9092")
-            done = subprocess.run(
-                [*shell, text], cwd=folder, env=environment, capture_output=True, text=True, timeout=1500
-            )
-            assert done.returncode == 0, f"{block}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    shutil.copytree(prepared, folder, symlinks=True)
+    if page.stem in WITH_DATA:
+        request.getfixturevalue("data_folder")
+        (folder / "AIR").symlink_to(request.getfixturevalue("reference_folder") / "air")
+    isolated = [] if page.stem in WITH_NETWORK else ISOLATED
+    if isolated and subprocess.run([*isolated, "true"], capture_output=True).returncode:
+        pytest.skip("namespaces of one's own are not allowed here")
+    paths = [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = os.environ | {
+        "PATH": os.pathsep.join(paths),
+        "PYTHONPATH": str(ROOT),
+        # Shell completion is installed below the home folder.
+        "HOME": str(tmp_path),
+        "SHELL": "/bin/bash",
+        "MPLBACKEND": "agg",
+    }
+    if isolated:
+        environment["PIP_NO_INDEX"] = "1"  # what pages install is installed
+    done = subprocess.run(
+        [*isolated, sys.executable, "-m", "tests.page_runner", page, *(["--isolated"] if isolated else [])],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+    print(done.stdout)
