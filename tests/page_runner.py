@@ -1,8 +1,9 @@
 """Runs the blocks of a page of the documentation as they are written: `python -m tests.page_runner PAGE`.
 
-Blocks are run in the order of the page and in the current folder. With `--isolated` the program must be in namespaces of
-its own (users, mounts, network, processes): there is no network but the loopback interface, all ports are free, the host names of
-the documentation are this machine, `/etc/ofms` and `/var/lib/ofms` are the page's, and no process survives it.
+Blocks are run in the order of the page and in the current folder. With `--isolated` the program must be in namespaces
+of its own (users, mounts, network, processes): there is no network but the loopback interface, all ports are free, the
+host names of the documentation are this machine, `/etc/ofms` and `/var/lib/ofms` are the page's, and no process
+survives it.
 """
 
 from __future__ import annotations

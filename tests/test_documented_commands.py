@@ -59,7 +59,7 @@ if "--resume" not in words and not any(word.endswith(".toml") for word in words)
 sys.argv[1:] = [command, *words]
 sys.exit(main())
 """
-# Long enough to be interrupted, and with clients for eight processes.
+# With clients for eight processes.
 EXPERIMENT = """\
 dataset = "digits"
 models = "DICTIONARY"
@@ -181,8 +181,20 @@ def _store(folder: Path, models: ofms.Dictionary) -> None:
 
 def _interrupt(folder: Path, out: str) -> None:
     """A run that is stopped by Ctrl-C after a checkpoint."""
-    command = [sys.executable, "-m", "ofms", "run", "experiment.toml", "--out", out, "--checkpoint", "0"]
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as run:
+    command = [
+        sys.executable,
+        "-m",
+        "ofms",
+        "run",
+        "experiment.toml",
+        "--checkpoint",
+        "0",
+        "--rounds",
+        "300",
+        "--out",
+        out,
+    ]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
         while run.poll() is None and not any((folder / out).glob("checkpoint*")):
             time.sleep(0.02)
         run.send_signal(signal.SIGINT)

@@ -31,8 +31,8 @@ Every setting of policies, runs, experiments and deployments, from their declara
 NAME=VALUE` sets one in a command, `ofms.simulate(NAME=VALUE)` in Python, and a table such as `[policies.ofms-ft]`
 in an experiment's file. In Python, `policy=ofms.OFMSFT(learning_rate=0.5)` has them as typed options. `ofms list
 --settings ofms-ft` prints those of a policy, `ofms list --settings experiment.toml` those of an experiment with its
-values, and `ofms list --settings fleet` those of the deployment in that folder. Labels of equations are those of [algorithm.md](algorithm.md). This page is generated: `ofms list --markdown
-> docs/settings.md`.
+values, and `ofms list --settings fleet` those of the deployment in that folder. Labels of equations are those of
+[algorithm.md](algorithm.md). This page is generated: `ofms list --markdown > docs/settings.md`.
 
 """
 
