@@ -71,6 +71,20 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def sentence_commands(page: Path) -> list[list[str]]:
+    """Commands between backquotes within sentences, as words, without `…` and redirections."""
+    lines = page.read_text().splitlines()
+    inside = False
+    text = []
+    for line in lines:
+        if _OPENING.match(line):
+            inside = not inside
+        elif not inside:
+            text.append(line)
+    found = re.findall(r"(?<!`)`(ofms [^`]+)`", "\n".join(text))
+    return [[word for word in shlex.split(command.partition(" > ")[0]) if word != "…"] for command in found]
+
+
 def _comments(lines: list[str]) -> dict[str, str]:
     """The comments directly above a block."""
     found = {}

@@ -135,6 +135,8 @@ def _end(log: Path, length: int = 3000) -> str:
 
 
 def main(page: Path, isolated: bool) -> int:
+    # Programs that a shell started in the background, and what they start, ignore Ctrl-C otherwise.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if isolated:
         isolate()
     runner = PageRunner()

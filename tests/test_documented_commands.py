@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ import ofms
 from ofms.cli import cli
 from ofms.coordinator import Coordinator
 from ofms.data import load_dataset
-from tests.documented import BLOCKS, PAGES, ROOT, Block
+from tests.documented import BLOCKS, PAGES, ROOT, Block, sentence_commands
 
 LANGUAGES = {"bash", "python", "text", "toml", "json", "yaml", "cell", "cell bash"}
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -44,7 +45,7 @@ SMALLER = {
     "advise": ["--clients", "3", "--rounds", "20"],
     "reproduce": ["--quick", "--seeds", "1", "--column", "digits"],
 }
-# The command, with these options. Other datasets than digits are left out of a reproduction.
+# The command, with these options; a reproduction is of digits alone, with few clients and rounds.
 OFMS = f"""\
 #!{sys.executable}
 import re, sys
@@ -52,6 +53,8 @@ from ofms.__main__ import main
 command, *words = sys.argv[1:]
 smaller = {SMALLER}.get(command, [])
 if command == "reproduce":
+    from ofms.reproduction.bench import Size
+    Size.given = lambda size, experiment: {{"clients": 3, "rounds": 12}}
     line = re.sub(r"--(column|models) (air|mnist|cifar10|wec|digits)\\S*", "", " ".join(words))
     words = [word for word in line.split() if word != "--quick"]
 if "--resume" not in words and not any(word.endswith(".toml") for word in words):
@@ -139,6 +142,33 @@ def test_a_wrong_option_is_found() -> None:
         _require_valid(["ofms", "deploy", "nothing"])
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_within_sentences_exist_with_their_options(page: Path) -> None:
+    for words in sentence_commands(page):
+        _require_named(words)
+
+
+def _require_named(words: list[str]) -> None:
+    command: click.Command = cli
+    for word in words[1:]:
+        if isinstance(command, click.Group) and word in command.commands:
+            command = command.commands[word]
+        elif word.startswith("--"):
+            known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+            assert word in known | {"--help", "--version"}, f"{' '.join(words)}: no option {word}"
+        else:
+            assert not isinstance(command, click.Group), f"{' '.join(words)}: no command {word}"
+
+
+def test_a_wrong_option_within_a_sentence_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("Use `ofms deploy\nset fleet --bandwith 5`, or\n\n```bash\nofms nothing\n```\n")
+    (words,) = sentence_commands(tmp_path / "page.md")
+    with pytest.raises(AssertionError, match="no option --bandwith"):
+        _require_named(words)
+    with pytest.raises(AssertionError, match="no command watches"):
+        _require_named(["ofms", "deploy", "watches", "fleet"])
+
+
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in ("toml", "json")], ids=str)
 def test_files_can_be_read(block: Block) -> None:
     (tomllib.loads if block.language == "toml" else json.loads)(block.text)
@@ -180,7 +210,7 @@ def _store(folder: Path, models: ofms.Dictionary) -> None:
 
 
 def _interrupt(folder: Path, out: str) -> None:
-    """A run that is stopped by Ctrl-C after a checkpoint."""
+    """A run that is stopped after a checkpoint."""
     command = [
         sys.executable,
         "-m",
@@ -197,8 +227,24 @@ def _interrupt(folder: Path, out: str) -> None:
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
         while run.poll() is None and not any((folder / out).glob("checkpoint*")):
             time.sleep(0.02)
-        run.send_signal(signal.SIGINT)
-        assert run.wait() == 130, "the run ended before it was interrupted"
+        run.terminate()
+        assert run.wait() == 128 + signal.SIGTERM, "the run ended before it was stopped"
+
+
+def _clone(folder: Path) -> Path:
+    """A copy of this project without what tools left behind."""
+    left_behind = (".git", ".venv", "build", "dist", "mutants", "runs", "*.egg-info", "__pycache__", ".*_cache")
+    return Path(shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*left_behind)))
+
+
+def _new_environment(folder: Path) -> str:
+    """The programs of an environment with nothing but pip, which may install from PyPI."""
+    try:
+        socket.create_connection(("pypi.org", 443), timeout=20).close()
+    except OSError as error:
+        pytest.skip(f"pypi.org is out of reach: {error}")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return str(folder / "bin")
 
 
 @pytest.mark.slow
@@ -213,9 +259,12 @@ def test_blocks_of_a_page_run(page: Path, prepared: Path, tmp_path: Path, reques
         request.getfixturevalue("data_folder")
         (folder / "AIR").symlink_to(request.getfixturevalue("reference_folder") / "air")
     isolated = [] if page.stem in WITH_NETWORK else ISOLATED
-    if isolated and subprocess.run([*isolated, "true"], capture_output=True).returncode:
-        pytest.skip("namespaces of one's own are not allowed here")
     paths = [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    if not isolated:
+        folder = _clone(tmp_path / "clone")
+        paths.insert(0, _new_environment(tmp_path / "environment"))
+    elif subprocess.run([*isolated, "true"], capture_output=True).returncode:
+        pytest.skip("namespaces of one's own are not allowed here")
     environment = os.environ | {
         "PATH": os.pathsep.join(paths),
         "PYTHONPATH": str(ROOT),
