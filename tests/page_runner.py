@@ -1,9 +1,9 @@
 """Runs the blocks of a page of the documentation as they are written: `python -m tests.page_runner PAGE`.
 
-Blocks are run in the order of the page and in the current folder. With `--isolated` the program must be in namespaces
-of its own (users, mounts, network, processes): there is no network but the loopback interface, all ports are free, the
-host names of the documentation are this machine, `/etc/ofms` and `/var/lib/ofms` are the page's, and no process
-survives it.
+Blocks are run in the order of the page and in the current folder; what they print is kept beside it. With `--isolated`
+the program must be in namespaces of its own (users, mounts, network, processes): there is no network but the loopback
+interface, all ports are free, the host names of the documentation are this machine, `/etc/ofms` and `/var/lib/ofms` are
+the page's, and no process survives it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Failed(Exception):
 def isolate() -> None:
     """Give the page its own network and system folders; nothing of it is seen outside."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    here, etc = Path.cwd(), Path(tempfile.mkdtemp(prefix="etc-"))
+    here, etc = Path.cwd(), Path(tempfile.mkdtemp(prefix="etc-", dir=".."))
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", etc], check=True)
     subprocess.run(["cp", "-a", "/etc/.", etc], stderr=subprocess.DEVNULL)  # without what only root may read
     with (etc / "hosts").open("a") as hosts:
@@ -102,7 +102,7 @@ class PageRunner:
             command = ["bash", "-euo", "pipefail", "-c", block.text]
         else:
             command = ["python", "-c", f"{READER if re.search('readings|, y', block.text) else ''}\n{block.text}"]
-        log = Path(tempfile.mkstemp(prefix="log-")[1])
+        log = Path(tempfile.mkstemp(prefix="log-", dir="..")[1])
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command, env=os.environ | environment, stdout=output, stderr=output, start_new_session=True

@@ -258,16 +258,13 @@ def test_blocks_of_a_page_run(page: Path, prepared: Path, tmp_path: Path, reques
     if page.stem in WITH_DATA:
         request.getfixturevalue("data_folder")
         (folder / "AIR").symlink_to(request.getfixturevalue("reference_folder") / "air")
-    isolated = [] if page.stem in WITH_NETWORK else ISOLATED
+    isolated = page.stem not in WITH_NETWORK
     paths = [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     if not isolated:
         folder = _clone(tmp_path / "clone")
         paths.insert(0, _new_environment(tmp_path / "environment"))
-    elif subprocess.run([*isolated, "true"], capture_output=True).returncode:
-        pytest.skip("namespaces of one's own are not allowed here")
     environment = os.environ | {
         "PATH": os.pathsep.join(paths),
-        "PYTHONPATH": str(ROOT),
         # Shell completion is installed below the home folder.
         "HOME": str(tmp_path),
         "SHELL": "/bin/bash",
@@ -275,12 +272,36 @@ def test_blocks_of_a_page_run(page: Path, prepared: Path, tmp_path: Path, reques
     }
     if isolated:
         environment["PIP_NO_INDEX"] = "1"  # what pages install is installed
-    done = subprocess.run(
-        [*isolated, sys.executable, "-m", "tests.page_runner", page, *(["--isolated"] if isolated else [])],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    done = _run_page(page, folder, environment, isolated=isolated)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
     print(done.stdout)
+
+
+def _run_page(
+    page: Path, folder: Path, environment: dict[str, str], *, isolated: bool
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.page_runner", str(page)]
+    if isolated:
+        if subprocess.run([*ISOLATED, "true"], capture_output=True).returncode:
+            pytest.skip("namespaces of one's own are not allowed here")
+        command = [*ISOLATED, *command, "--isolated"]
+    environment |= {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_a_block_that_fails_or_ends_too_early_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page").mkdir()
+    page = tmp_path / "page.md"
+    server = "<!-- runs until stopped -->\n```bash\nsleep 1000\n```\n"
+    name = "<!-- machines: 2 -->\n```bash\ngetent hosts node0; echo machine $NODE\n```\n"
+    for blocks, status, said in [
+        (server + name, 0, "stopped, status -2"),
+        (name + "```bash\nfalse\n```\n", 1, f"FAILED: {page}:5: status 1"),
+        (server.replace("sleep 1000", "sleep 1"), 1, f"FAILED: {page}:2: ended by itself with status 0"),
+    ]:
+        page.write_text(blocks)
+        done = _run_page(page, tmp_path / "page", dict(os.environ), isolated=True)
+        assert done.returncode == status, done.stderr
+        assert said in done.stdout
+        (tmp_path / "page/pump-1").unlink()
