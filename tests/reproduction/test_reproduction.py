@@ -191,7 +191,7 @@ def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest
     printed = capsys.readouterr().out
     assert [run["seed"] for run in json.loads(printed.splitlines()[-1])["runs"]] == [1, 2]
     (reference,) = [line for line in printed.splitlines() if line.startswith("a uniformly random model (of MAB's run)")]
-    assert float(reference.split()[-1]) > 10, "also without OFMS-FT"
+    assert 0 < float(reference.split()[-1]) < 100, "also without OFMS-FT"
     for wrong, message in (("seed=3", "seed is not a setting"), ("hindsight=false", "a cell includes regret")):
         assert _main([*arguments, "--set", wrong, "--policy", "mab", "--out", str(out / "new")]) == 2
         assert message in capsys.readouterr().err
