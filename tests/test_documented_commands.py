@@ -179,9 +179,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what pages name: runs, dictionaries, a device's store, the examples; and the command."""
     folder = tmp_path_factory.mktemp("pages")
     run = ofms.simulate("digits", clients=4, rounds=20, out=folder / "RUN", save_models=True)
-    # A page adds the models of one to a fleet with those of another, and retires `small-net`.
+    # A page adds the models of one to a fleet with those of another, and names two models.
     for folder_name, prefix in (("DIR", "new-"), ("DICTIONARY", ""), ("models", "")):
-        names = ["small-net" if not index else model.name for index, model in enumerate(run.models.models)]
+        names = ["small-net", "large-net", *(model.name for model in run.models.models[2:])]
         models = [replace(model, name=prefix + name) for model, name in zip(run.models.models, names, strict=True)]
         replace(run.models, models=tuple(models)).write(folder / folder_name)
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
