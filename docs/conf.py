@@ -30,6 +30,7 @@ extensions = [
     "sphinx_copybutton",
     "mathml",
     "public_names",
+    "plain_text",
 ]
 exclude_patterns = ["results/*", "_*", "**/.ipynb_checkpoints"]
 

@@ -1,4 +1,12 @@
-"""Code blocks of the documentation: commands and programs that readers copy."""
+"""Code blocks of the documentation: commands and programs that readers copy.
+
+Comments above a block say how a test runs it:
+
+- `<!-- not run: REASON -->`: not at all;
+- `<!-- runs until stopped -->`: in the background, until the page ends or a later block has `<!-- stop: COMMAND -->`;
+- `<!-- machines: 4 -->`: four times at once, as on so many machines, with NODE=0, 1, …;
+- `<!-- file: PATH -->`: its text is written to that file.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +23,27 @@ PAGES = [
     *sorted({*ROOT.glob("docs/*.md"), *ROOT.glob("docs/[!_r]*/*.md")} - {ROOT / "docs/results.md"}),
 ]
 _OPENING = re.compile(r"^(\s*)(`{3,})(.*)$")
-_NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
+_COMMENT = re.compile(r"\s*<!-- (not run|runs until stopped|stop|machines|file)(?:: (.+))? -->\s*")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; `not_run` is the reason in the comment above it, if it cannot be run here."""
+    """A fenced block."""
 
     page: Path
     line: int
     language: str
     text: str
-    not_run: str
+    comments: dict[str, str]
 
     def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
+        page = self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page
+        return f"{page}:{self.line}"
+
+    @property
+    def not_run(self) -> str:
+        """Why it cannot be run here, if so."""
+        return self.comments.get("not run", "")
 
     def commands(self) -> Iterator[list[str]]:
         """Each command of a shell block as words, without comments."""
@@ -49,13 +63,35 @@ def blocks(page: Path) -> list[Block]:
             continue
         end = next(at for at in range(position + 1, len(lines)) if lines[at].strip() == opening[2])
         body = "\n".join(line.removeprefix(opening[1]) for line in lines[position + 1 : end])
-        reason = _NOT_RUN.fullmatch(lines[position - 1].strip()) if position else None
         language = opening[3].strip()
         if language == "{code-cell}":
             first, _, rest = body.partition("\n")
             language, body = ("cell bash", rest) if first == "%%bash" else ("cell", body)
-        found.append(Block(page, position + 1, language, body, reason[1] if reason else ""))
+        found.append(Block(page, position + 1, language, body, _comments(lines[:position])))
         position = end + 1
+    return found
+
+
+def sentence_commands(page: Path) -> list[list[str]]:
+    """Commands between backquotes within sentences, as words, without `…` and redirections."""
+    lines = page.read_text().splitlines()
+    inside = False
+    text = []
+    for line in lines:
+        if _OPENING.match(line):
+            inside = not inside
+        elif not inside:
+            text.append(line)
+    found = re.findall(r"(?<!`)`(ofms [^`]+)`", "\n".join(text))
+    return [[word for word in shlex.split(command.partition(" > ")[0]) if word != "…"] for command in found]
+
+
+def _comments(lines: list[str]) -> dict[str, str]:
+    """The comments directly above a block."""
+    found = {}
+    while lines and (comment := _COMMENT.fullmatch(lines[-1])):
+        found[comment[1]] = comment[2] or ""
+        lines = lines[:-1]
     return found
 
 

@@ -1,7 +1,7 @@
 """Commands and programs of the documentation can be run as they are written.
 
 Every command line is parsed with the command's own options. Shell and Python blocks are run, in the order of their
-page and in one folder, unless a comment above says why not: `<!-- not run: REASON -->`. `make docs` runs the notebooks.
+page and in one folder, as comments above them say (`tests/documented.py`). `make docs` runs the notebooks.
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 import ofms
 from ofms.cli import cli
-from tests.documented import BLOCKS, PAGES, ROOT, Block
+from ofms.coordinator import Coordinator
+from ofms.data import load_dataset
+from tests.documented import BLOCKS, PAGES, ROOT, Block, sentence_commands
 
 LANGUAGES = {"bash", "python", "text", "toml", "json", "yaml", "cell", "cell bash"}
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -37,17 +43,38 @@ SMALLER = {
     "run": ["--clients", "4", "--rounds", "20"],
     "compare": ["--clients", "4", "--rounds", "20", "--seeds", "1"],
     "advise": ["--clients", "3", "--rounds", "20"],
+    "reproduce": ["--quick", "--seeds", "1", "--column", "digits"],
 }
-# The command, with these options, in this environment; other installations must not happen.
+# The command, with these options; a reproduction is of digits alone, with few clients and rounds.
 OFMS = f"""\
 #!{sys.executable}
-import sys
+import re, sys
 from ofms.__main__ import main
-sizes = {SMALLER}
-if not any(word.endswith(".toml") for word in sys.argv):
-    sys.argv += sizes.get(sys.argv[1], [])
+command, *words = sys.argv[1:]
+smaller = {SMALLER}.get(command, [])
+if command == "reproduce":
+    from ofms.reproduction.bench import Size
+    Size.given = lambda size, experiment: {{"clients": 3, "rounds": 12}}
+    line = re.sub(r"--(column|models) (air|mnist|cifar10|wec|digits)\\S*", "", " ".join(words))
+    words = [word for word in line.split() if word != "--quick"]
+if "--resume" not in words and not any(word.endswith(".toml") for word in words):
+    words += smaller
+sys.argv[1:] = [command, *words]
 sys.exit(main())
 """
+# With clients for eight processes.
+EXPERIMENT = """\
+dataset = "digits"
+models = "DICTIONARY"
+budget = "5"
+bandwidth = "50%"
+clients = 200
+rounds = 30
+"""
+# No network but the loopback interface, system folders of its own, and no process that survives.
+ISOLATED = ["unshare", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+# Pages that need the paper's data, and the one that installs and builds packages.
+WITH_DATA, WITH_NETWORK = {"commands"}, {"releasing"}
 
 
 def test_every_block_has_a_language_and_a_reason_is_given_only_for_code() -> None:
@@ -115,6 +142,33 @@ def test_a_wrong_option_is_found() -> None:
         _require_valid(["ofms", "deploy", "nothing"])
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_within_sentences_exist_with_their_options(page: Path) -> None:
+    for words in sentence_commands(page):
+        _require_named(words)
+
+
+def _require_named(words: list[str]) -> None:
+    command: click.Command = cli
+    for word in words[1:]:
+        if isinstance(command, click.Group) and word in command.commands:
+            command = command.commands[word]
+        elif word.startswith("--"):
+            known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+            assert word in known | {"--help", "--version"}, f"{' '.join(words)}: no option {word}"
+        else:
+            assert not isinstance(command, click.Group), f"{' '.join(words)}: no command {word}"
+
+
+def test_a_wrong_option_within_a_sentence_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("Use `ofms deploy\nset fleet --bandwith 5`, or\n\n```bash\nofms nothing\n```\n")
+    (words,) = sentence_commands(tmp_path / "page.md")
+    with pytest.raises(AssertionError, match="no option --bandwith"):
+        _require_named(words)
+    with pytest.raises(AssertionError, match="no command watches"):
+        _require_named(["ofms", "deploy", "watches", "fleet"])
+
+
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in ("toml", "json")], ids=str)
 def test_files_can_be_read(block: Block) -> None:
     (tomllib.loads if block.language == "toml" else json.loads)(block.text)
@@ -122,39 +176,132 @@ def test_files_can_be_read(block: Block) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what pages name: a run, dictionaries, the examples; and the commands on the path."""
+    """A folder with what pages name: runs, dictionaries, a device's store, the examples; and the command."""
     folder = tmp_path_factory.mktemp("pages")
     run = ofms.simulate("digits", clients=4, rounds=20, out=folder / "RUN", save_models=True)
-    # A page adds the models of one to a fleet with those of another, and retires `small-net`.
+    # A page adds the models of one to a fleet with those of another, and names two models.
     for folder_name, prefix in (("DIR", "new-"), ("DICTIONARY", ""), ("models", "")):
-        names = ["small-net" if not index else model.name for index, model in enumerate(run.models.models)]
+        names = ["small-net", "large-net", *(model.name for model in run.models.models[2:])]
         models = [replace(model, name=prefix + name) for model, name in zip(run.models.models, names, strict=True)]
         replace(run.models, models=tuple(models)).write(folder / folder_name)
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, content in (("ofms", OFMS), ("pip", "#!/bin/sh\nexit 0\n")):
-        (folder / "bin").mkdir(exist_ok=True)
-        (folder / "bin" / name).write_text(content)
-        (folder / "bin" / name).chmod(0o755)
+    stream = load_dataset("digits").stream(clients=1, rounds=80, seed=0)
+    np.savez(folder / "samples.npz", x=stream.x[0], y=stream.y[0])
+    _store(folder / "store", run.models)
+    (folder / "experiment.toml").write_text(EXPERIMENT)
+    _interrupt(folder, "STOPPED")
+    shutil.copytree(folder / "STOPPED", folder / "shared/stopped")
+    (folder / "bin").mkdir()
+    (folder / "bin/ofms").write_text(OFMS)
+    (folder / "bin/ofms").chmod(0o755)
     return folder
 
 
+def _store(folder: Path, models: ofms.Dictionary) -> None:
+    """The store of a device that has had its first grant."""
+    budget = 5 * int(models.catalogue().storage.max())
+    coordinator = Coordinator(models, budgets=np.array([budget]), bandwidth=budget, interval=20)
+    with ofms.Device(folder, budget=budget, mail=False) as device:
+        device.receive(coordinator.welcome(client=0))
+        request = device.collect()
+        assert request is not None
+        device.receive(coordinator.run_exchange({0: request})[0])
+        assert device.ready
+
+
+def _interrupt(folder: Path, out: str) -> None:
+    """A run that is stopped after a checkpoint."""
+    command = [
+        sys.executable,
+        "-m",
+        "ofms",
+        "run",
+        "experiment.toml",
+        "--checkpoint",
+        "0",
+        "--rounds",
+        "300",
+        "--out",
+        out,
+    ]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
+        while run.poll() is None and not any((folder / out).glob("checkpoint*")):
+            time.sleep(0.02)
+        run.terminate()
+        assert run.wait() == 128 + signal.SIGTERM, "the run ended before it was stopped"
+
+
+def _clone(folder: Path) -> Path:
+    """A copy of this project without what tools left behind."""
+    left_behind = (".git", ".venv", "build", "dist", "mutants", "runs", "*.egg-info", "__pycache__", ".*_cache")
+    return Path(shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*left_behind)))
+
+
+def _new_environment(folder: Path) -> str:
+    """The programs of an environment with nothing but pip, which may install from PyPI."""
+    try:
+        socket.create_connection(("pypi.org", 443), timeout=20).close()
+    except OSError as error:
+        pytest.skip(f"pypi.org is out of reach: {error}")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return str(folder / "bin")
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(block.page == page for block in RUNNABLE)], ids=lambda page: page.stem
 )
-def test_blocks_of_a_page_run(page: Path, prepared: Path, tmp_path: Path) -> None:
+def test_blocks_of_a_page_run(page: Path, prepared: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = tmp_path / "page"
-    shutil.copytree(prepared, folder)
-    path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    # Shell completion is installed below the home folder.
-    environment = os.environ | {"PATH": path, "HOME": str(tmp_path), "SHELL": "/bin/bash", "MPLBACKEND": "agg"}
-    environment["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    for block in RUNNABLE:
-        if block.page == page:
-            shell = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else [sys.executable, "-c"]
-            text = block.text.replace("HOST:PORT", "localhost:9092")
-            done = subprocess.run(
-                [*shell, text], cwd=folder, env=environment, capture_output=True, text=True, timeout=1500
-            )
-            assert done.returncode == 0, f"{block}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    shutil.copytree(prepared, folder, symlinks=True)
+    if page.stem in WITH_DATA:
+        request.getfixturevalue("data_folder")
+        (folder / "AIR").symlink_to(request.getfixturevalue("reference_folder") / "air")
+    isolated = page.stem not in WITH_NETWORK
+    paths = [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    if not isolated:
+        folder = _clone(tmp_path / "clone")
+        paths.insert(0, _new_environment(tmp_path / "environment"))
+    environment = os.environ | {
+        "PATH": os.pathsep.join(paths),
+        # Shell completion is installed below the home folder.
+        "HOME": str(tmp_path),
+        "SHELL": "/bin/bash",
+        "MPLBACKEND": "agg",
+    }
+    if isolated:
+        environment["PIP_NO_INDEX"] = "1"  # what pages install is installed
+    done = _run_page(page, folder, environment, isolated=isolated)
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+    print(done.stdout)
+
+
+def _run_page(
+    page: Path, folder: Path, environment: dict[str, str], *, isolated: bool
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.page_runner", str(page)]
+    if isolated:
+        if subprocess.run([*ISOLATED, "true"], capture_output=True).returncode:
+            pytest.skip("namespaces of one's own are not allowed here")
+        command = [*ISOLATED, *command, "--isolated"]
+    environment |= {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_a_block_that_fails_or_ends_too_early_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page").mkdir()
+    page = tmp_path / "page.md"
+    server = "<!-- runs until stopped -->\n```bash\nsleep 1000\n```\n"
+    name = "<!-- machines: 2 -->\n```bash\ngetent hosts node0; echo machine $NODE\n```\n"
+    for blocks, status, said in [
+        (server + name, 0, "stopped, status -2"),
+        (name + "```bash\nfalse\n```\n", 1, f"FAILED: {page}:5: status 1"),
+        (server.replace("sleep 1000", "sleep 1"), 1, f"FAILED: {page}:2: ended by itself with status 0"),
+    ]:
+        page.write_text(blocks)
+        done = _run_page(page, tmp_path / "page", dict(os.environ), isolated=True)
+        assert done.returncode == status, done.stderr
+        assert said in done.stdout
+        (tmp_path / "page/pump-1").unlink()

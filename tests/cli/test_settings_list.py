@@ -64,6 +64,16 @@ def test_settings_are_printed_by_name(tmp_path: Path, capsys: pytest.CaptureFixt
     )
     assert run("list", "--settings", tmp_path / "own.toml") == 0
     assert "budget = 7\n" in capsys.readouterr().out
+    (tmp_path / "fleet").mkdir()
+    (tmp_path / "fleet/server.toml").write_text(
+        'address = "fleet.example.com:9092"\nmodels = "models"\nquorum = 0.7\n[watch]\nport = 9191\n'
+    )
+    for name in ("fleet", "fleet/server.toml"):
+        assert run("list", "--settings", tmp_path / name) == 0
+        printed = capsys.readouterr().out
+        assert printed.startswith("fleet: `server.toml`")
+        assert "quorum = 0.7\n" in printed, "a deployment with its values"
+        assert "port = 9191\n" in printed
     assert run("list", "--settings", "examples.epsilon_greedy:algorithm") == 0
     assert "epsilon = 0.1\n" in capsys.readouterr().out
     assert_refused(capsys, run("list", "--settings", "nothing"), "settings = nothing: use one of late-hedge")

@@ -188,8 +188,10 @@ def test_compare_shows_all_policies(models: Path, tmp_path: Path, capsys: pytest
     assert _main([*arguments, "--budget", "3", "--set", "window=3", "--out", str(out)]) == 0, "cells are enough"
     assert "warning: no report: name at least one run's folder" in capsys.readouterr().err
     assert _main([*arguments, "--seed", "1", "--policy", "mab", "--out", str(out), "--json"]) == 0
-    runs = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
-    assert [run["seed"] for run in runs] == [1, 2]
+    printed = capsys.readouterr().out
+    assert [run["seed"] for run in json.loads(printed.splitlines()[-1])["runs"]] == [1, 2]
+    (reference,) = [line for line in printed.splitlines() if line.startswith("a uniformly random model (of MAB's run)")]
+    assert 0 < float(reference.split()[-1]) < 100, "also without OFMS-FT"
     for wrong, message in (("seed=3", "seed is not a setting"), ("hindsight=false", "a cell includes regret")):
         assert _main([*arguments, "--set", wrong, "--policy", "mab", "--out", str(out / "new")]) == 2
         assert message in capsys.readouterr().err

@@ -201,7 +201,7 @@ def test_an_own_experiment_is_read_from_a_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="not valid TOML"):
         load_experiment(str(path))
     path.write_text('summary = "mine"\n')
-    with pytest.raises(InvalidInput, match="missing required field"):
+    with pytest.raises(InvalidInput, match="budget = …: it is missing; give it a value"):
         load_experiment(str(path))
     with pytest.raises(InvalidInput, match="experiment"):
         load_experiment(str(tmp_path / "nothing.toml"))

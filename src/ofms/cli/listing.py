@@ -13,8 +13,8 @@ from ofms.cli.options import trust_option
     "--settings",
     metavar="NAME",
     shell_complete=complete_settings_name,
-    help="What can be set, with meaning, default, values and equation: of a policy, an experiment, run, experiment, "
-    "deployment, or all.",
+    help="What can be set, with meaning, default, values and equation: of a policy; of an experiment or a "
+    "deployment's folder, with its values; of run, experiment, deployment, or all.",
 )
 @click.option("--markdown", is_flag=True, help="Print all settings as a page.")
 @trust_option

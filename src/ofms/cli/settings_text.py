@@ -22,6 +22,7 @@ from ofms.runs.schemas import EventTable, Experiment, Network, Pretraining
 
 # What is not a policy.
 RECORDS = ("run", "experiment", "deployment")
+_SERVER = "server.toml"
 _WIDTH = 110
 _HEAD = """\
 # Settings
@@ -30,8 +31,8 @@ Every setting of policies, runs, experiments and deployments, from their declara
 NAME=VALUE` sets one in a command, `ofms.simulate(NAME=VALUE)` in Python, and a table such as `[policies.ofms-ft]`
 in an experiment's file. In Python, `policy=ofms.OFMSFT(learning_rate=0.5)` has them as typed options. `ofms list
 --settings ofms-ft` prints those of a policy, `ofms list --settings experiment.toml` those of an experiment with its
-values. Labels of equations are those of [algorithm.md](algorithm.md). This page is generated: `ofms list --markdown
-> docs/settings.md`.
+values, and `ofms list --settings fleet` those of the deployment in that folder. Labels of equations are those of
+[algorithm.md](algorithm.md). This page is generated: `ofms list --markdown > docs/settings.md`.
 
 """
 
@@ -62,7 +63,7 @@ class Settings:
 
 
 def find_settings(name: str, trust: Trust = NO_TRUST) -> list[Settings]:
-    """The settings of a policy, an experiment with its values, `run`, `experiment`, `deployment`, or `all`."""
+    """The settings of a policy, an experiment or a deployment with its values, of `RECORDS`, or `all`."""
     if name == "all":
         return [each for one in (*MODULES, *RECORDS) for each in find_settings(one)]
     if name in MODULES or is_reference(name):
@@ -75,13 +76,14 @@ def find_settings(name: str, trust: Trust = NO_TRUST) -> list[Settings]:
     if name == "experiment":
         return _experiment("experiment", "an experiment's TOML file", {})
     if name == "deployment":
-        return _deployment()
+        return _deployment("deployment", None)
+    if (folder := _deployment_folder(name)) is not None:
+        return _deployment(folder.name, folder)
     if name in available("experiments") or name.endswith(".toml"):
         loaded = load_experiment(name)
-        values = {key: getattr(loaded, key) for key in loaded.__struct_fields__}
-        return _experiment(Path(name).name, loaded.summary, values)[:1]
+        return _experiment(Path(name).name, loaded.summary, _values(loaded))[:1]
     known = ", ".join([*MODULES, *available("experiments"), *RECORDS, "all"])
-    raise InvalidInput("settings", name, f"use one of {known}, or your own policy or experiment")
+    raise InvalidInput("settings", name, f"use one of {known}, or your own policy, experiment or deployment")
 
 
 def settings_page() -> str:
@@ -124,13 +126,26 @@ def _experiment(title: str, text: str, values: Mapping[str, Any]) -> list[Settin
     return [Settings(title, text, _record(Experiment, values)), *others]
 
 
-def _deployment() -> list[Settings]:
-    from ofms.coordinator.deployment import ServerConfig, WatchTable
+def _deployment_folder(name: str) -> Path | None:
+    """The folder of a deployment, named itself or by its `server.toml`."""
+    path = Path(name).parent if Path(name).name == _SERVER else Path(name)
+    return path.absolute() if (path / _SERVER).is_file() else None
 
+
+def _deployment(title: str, folder: Path | None) -> list[Settings]:
+    """A deployment's settings; of one in a folder, its values as defaults."""
+    from ofms.coordinator.deployment import ServerConfig, WatchTable, read_config
+
+    config = None if folder is None else read_config(folder)
+    values: list[dict[str, Any]] = [{}, {}] if config is None else [_values(config), _values(config.watch)]
     return [
-        Settings("deployment", "`server.toml` in a deployment's folder", _record(ServerConfig)),
-        Settings("watch", "`[watch]` of `server.toml`: where the fleet can be watched", _record(WatchTable)),
+        Settings(title, "`server.toml` in a deployment's folder", _record(ServerConfig, values[0])),
+        Settings("watch", "`[watch]` of `server.toml`: where the fleet can be watched", _record(WatchTable, values[1])),
     ]
+
+
+def _values(record: msgspec.Struct) -> dict[str, Any]:
+    return {key: getattr(record, key) for key in record.__struct_fields__}
 
 
 def _record(kind: type[msgspec.Struct], values: Mapping[str, Any] | None = None) -> list[Setting]:

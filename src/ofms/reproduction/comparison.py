@@ -58,13 +58,15 @@ def comparison(bench: Bench, names: Iterable[str] = tuple(POLICIES), *, details:
         for name, row in zip(names, rows, strict=True):
             row += [show(figures[name]), *([average_regret(runs[name, column])] if details else [])]
             row += [show(published.get(name))] if published else []
+    # Of one run, because fine-tuning changes the models.
+    reference = "ofms-ft" if "ofms-ft" in names else names[0]
     for label, key in (
         ("a uniformly random model", "random_model"),
         ("the best model in hindsight", "best_in_hindsight"),
     ):
-        row = [f"{label} (of OFMS-FT's run)"]
+        row = [f"{label} (of {title_of_row(reference)}'s run)"]
         for column in bench.columns:
-            found = runs.get(("ofms-ft", column), [])
+            found = runs.get((reference, column), [])
             row.append(f"{mean_figure(found, key):.2f}" if found else "–")
             row += [""] * (details + bool(in_paper("comparison", column)))
         rows.append(row)

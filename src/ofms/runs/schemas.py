@@ -154,7 +154,7 @@ class EventTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
 class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """An experiment's file: on a dataset, or on your own stream."""
 
-    summary: Annotated[str, Doc("One line for `ofms list`.")]
+    summary: Annotated[str, Doc("One line that says what it is.")] = "your own experiment"
     dataset: DatasetName = None
     stream: Annotated[TableSource | None, Doc("Your own stream instead of a dataset.")] = None
     clients: Clients | None = None

@@ -14,6 +14,7 @@ from ofms.core.errors import InvalidInput
 from ofms.storage.typed import from_values
 
 T = TypeVar("T")
+_MISSING = re.compile(r"Object missing required field `(.+)`")
 _STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 
@@ -41,7 +42,10 @@ def invalid_input(error: msgspec.ValidationError, values: Any, kind: Any) -> Inv
     annotation: Any = kind
     for step in steps:
         values, annotation = _value_at(values, step), _annotation_at(annotation, step)
-    field = path.rstrip("`").removeprefix(".") or "configuration"
+    field = path.rstrip("`").removeprefix(".")
+    if missing := _MISSING.fullmatch(reason):
+        return InvalidInput(f"{field}.{missing[1]}".removeprefix("."), "…", "it is missing; give it a value")
+    field = field or "configuration"
     shown = "…" if values is None or (not steps and isinstance(values, Mapping)) else values
     if choices_in(annotation):
         return InvalidInput(field, shown, remedy_for(annotation, values))
