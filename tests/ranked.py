@@ -59,6 +59,10 @@ BY_POLICY = _by_policy()
 _MIXED = {"budget": "3:60%,5:40%"}
 FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "budgets that differ": ("vectors", {"policy": "ofms-ft"} | SETTINGS["ofms-ft"] | _MIXED),
+    "late hedging, budgets that differ": (
+        "vectors",
+        {"policy": "late-hedge", "budget": "2:50%,6:50%"} | SETTINGS["late-hedge"],
+    ),
     "late hedging, clients and models that come and go": (
         "vectors",
         {"policy": "late-hedge", "interval": 2, "events": _EVENTS} | SETTINGS["late-hedge"],

@@ -31,6 +31,13 @@ def test_a_run_that_one_process_began_is_resumed_by_three(tmp_path: Path, monkey
     assert ranked.run_cases(3, tmp_path, FEW) == wanted
 
 
+def test_exchanges_that_one_process_forgets_before_another_are_joined(tmp_path: Path) -> None:
+    """Clients with memory for all models know all losses at once, those with memory for two many exchanges later."""
+    names = ["late hedging, budgets that differ", "late-hedge, vectors, interval 1"]
+    assert ranked.run_cases(4, tmp_path, names, stop=6) == {}, "both were interrupted"
+    assert ranked.run_cases(3, tmp_path, names) == ranked.expected(names)
+
+
 @pytest.fixture(scope="module")
 def alone() -> Mapping[str, str]:
     """The digests of all cases in one process."""
@@ -45,7 +52,10 @@ def test_every_policy_ends_with_the_same_bits(ranks: int, alone: Mapping[str, st
 
 
 @pytest.mark.slow
-def test_every_policy_is_resumed_by_another_number_of_processes(alone: Mapping[str, str], tmp_path: Path) -> None:
-    assert ranked.run_cases(4, tmp_path, list(alone), stop=1) == {}, "all of them were interrupted"
+@pytest.mark.parametrize("stop", [1, 3])
+def test_every_policy_is_resumed_by_another_number_of_processes(
+    stop: int, alone: Mapping[str, str], tmp_path: Path
+) -> None:
+    ranked.run_cases(4, tmp_path, list(alone), stop=stop)
     found = ranked.run_cases(3, tmp_path, list(alone))
     assert {name for name in alone if found[name] != alone[name]} == set()

@@ -54,7 +54,8 @@ def flatten_clients(
         whole, _ = flatten(cohorts.session.join(catalogue, budgets[everyone], everyone), prefix)
         for name, new in whole.items():
             if any(name in part for part in have):
-                arrays[name] = _joined([_part(part, name, new, everyone, part[key]) for part in have], have, key)
+                own_parts = [_part(part, name, new, everyone, part[key]) for part in have]
+                arrays[name] = _joined(name, own_parts, [part[key].size for part in have], new.shape[0])
             else:
                 arrays[name] = new
     return arrays, values
@@ -99,10 +100,27 @@ def _part(part: Arrays, name: str, fresh: AnyArray, everyone: Integers, own: Int
     return fresh[np.searchsorted(everyone, own)] if fresh.shape[0] == everyone.size else fresh
 
 
-def _joined(arrays: list[AnyArray], parts: list[Arrays], key: str) -> AnyArray:
-    if all(array.shape[0] == part[key].size for array, part in zip(arrays, parts, strict=True)):
-        return np.concatenate(arrays)
-    return arrays[0]
+def _joined(name: str, arrays: list[AnyArray], counts: list[int], rows: int) -> AnyArray:
+    """The rows of all processes, which have so many clients each; or what is common to all, where it is longest.
+
+    `rows` are those of the array in a new state of the whole fleet. A process forgets exchanges, the oldest first, once
+    they are final for its own clients, [N, R, ...]. The whole fleet has those that any process has kept.
+    """
+    by_client = all(array.shape[0] == count for array, count in zip(arrays, counts, strict=True))
+    if not by_client or (rows == 1 and max(counts) == 1):
+        return max(arrays, key=lambda array: array.size)
+    most = max(array.shape[1] if array.ndim > 1 else 0 for array in arrays)
+    return np.concatenate([_with_forgotten(name, array, most) for array in arrays])
+
+
+def _with_forgotten(name: str, array: AnyArray, most: int) -> AnyArray:
+    """An array with `most` exchanges: the oldest one stands for those that were forgotten, and they are final."""
+    if array.ndim == 1 or array.shape[1] == most:
+        return array
+    forgotten = np.repeat(array[:, :1], most - array.shape[1], axis=1)
+    if name.endswith(".final"):
+        forgotten[:] = True
+    return np.concatenate([forgotten, array], axis=1)
 
 
 def _same(one: AnyArray, other: AnyArray) -> bool:
