@@ -88,10 +88,11 @@ def test_a_cached_run_makes_the_choices_of_a_direct_one(
     for direct, looked_up in zip(run(cache=False), run(cache=True), strict=True):
         assert looked_up.plan.held.tolist() == direct.plan.held.tolist()
         # Pools have the weights that were learnt; those that do not depend on the scale of losses magnify rounding.
-        of_weights = pytest.approx(direct.plan.prediction_weights, abs=20 * tolerance)
+        # By how much depends on the processor.
+        of_weights = pytest.approx(direct.plan.prediction_weights, abs=100 * tolerance)
         assert looked_up.plan.prediction_weights == of_weights
-        assert looked_up.expected_weights == pytest.approx(direct.expected_weights, abs=20 * tolerance)
-        assert looked_up.scores == pytest.approx(direct.scores, abs=20 * tolerance)
+        assert looked_up.expected_weights == pytest.approx(direct.expected_weights, abs=100 * tolerance)
+        assert looked_up.scores == pytest.approx(direct.scores, abs=100 * tolerance)
         for key in ("losses", "client_losses", "model_scores"):
             expected = pytest.approx(getattr(direct, key), rel=tolerance, abs=tolerance, nan_ok=True)
             assert getattr(looked_up, key) == expected, key

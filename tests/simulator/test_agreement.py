@@ -181,7 +181,8 @@ def test_perfedavg_predicts_with_a_copy_adapted_to_the_past() -> None:
 def test_simulator_and_loopback_agree_by_use(name: str) -> None:
     fused, parameters, loopback, expected = both("regression", name, 2, torch.float64, gradient_weight="use")
     for one, other in zip(fused, loopback, strict=True):
-        assert one.plan.update_weight.tolist() == other.plan.update_weight.tolist()
+        # Losses of one client and of all at once differ in the last bits on some processors.
+        assert one.plan.update_weight == pytest.approx(other.plan.update_weight, rel=1e-9, abs=1e-12)
     weights = np.stack([one.plan.update_weight for one in fused])
     assert weights.max() > 0
     for model, same in zip(parameters, expected, strict=True):
