@@ -3,6 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 STAMP := $(VENV)/.installed
+# One more than there are cores: tests of servers and devices mostly wait.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(1 + (os.cpu_count() or 1))')
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo docs test test-all lint wheel-test bench mutate audit clean
@@ -28,10 +30,10 @@ docs: $(STAMP)  ## the site in build/site, with its notebooks executed; a warnin
 	$(BIN)/python .ci/site_links.py build/site
 
 test: lint  ## lint, types, import layers and tests; under ten minutes
-	$(BIN)/pytest -n auto -m 'not slow'
+	$(BIN)/pytest -n $(WORKERS) -m 'not slow'
 
 test-all: lint  ## the same with the tests that take long, and twenty times as many inputs of the fuzzers
-	OFMS_FUZZ=many $(BIN)/pytest -n auto
+	OFMS_FUZZ=many $(BIN)/pytest -n $(WORKERS)
 
 lint: $(STAMP)  ## ruff, mypy and the layers of the packages
 	$(BIN)/ruff check .

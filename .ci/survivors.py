@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -23,14 +24,15 @@ def _same_but(pattern: str, before: str, after: str) -> bool:
     return before != after and re.sub(pattern, "#", before) == re.sub(pattern, "#", after)
 
 
+_WORK = "how much is worked on at once, or which of two ways is faster: the numbers are the same"
 # Why, and whether a line before and after the change is of this kind.
-_KINDS = {
+_KINDS: dict[str, Callable[[str, str], bool]] = {
     "`strict=` of `zip`: the lengths are equal by construction, or were compared before": lambda before, after: (
         "strict=" in before and _same_but(r",?\s*(strict=\w+)?\)", before, after)
     ),
     "`dtype=` or `astype` left out or None: NumPy's default is the same type, or numbers are cast where they are "
     "assigned, compared or counted": lambda before, after: _same_but(
-        r",?\s*(dtype=[\w.]+)?\)|astype\([\w.]+", before, after
+        r",?\s*(dtype=[\w.]+)?\)|(astype|stacked)\([\w.]+", before, after
     ),
     "letters of `np.einsum`, consistently renamed": lambda before, after: (
         "einsum" in before and before.lower() == after.lower()
@@ -53,19 +55,28 @@ _KINDS = {
     "None where NaN is assigned to floats: NumPy makes it NaN": lambda before, after: _same_but(
         r"= (np\.nan|None)$", before, after
     ),
+    _WORK: lambda before, after: "_AT_ONCE" in before and _same_but(r"\b\d+\b", before, after),
+    "None where False is assigned to flags: NumPy makes it False": lambda before, after: _same_but(
+        r"\] = (False|None)$", before, after
+    ),
+    "`reshape` to -2 for -1: NumPy infers a length for any negative number": lambda before, after: (
+        "reshape(" in before and before.replace("-1)", "-2)") == after.replace("-1)", "-2)")
+    ),
     "`typing.cast`, which returns its argument": lambda before, after: "cast(" in before,
     "`initial=` of a maximum or minimum: another one does not change it": lambda before, after: _same_but(
-        r"initial=[\w.]+", before, after
+        r"initial=[-+]?[\w.]+", before, after
     ),
     "the second of two elements in a loop that raises at the first": lambda before, after: (
-        "[:1]" in before and before.replace("[:1]", "[:2]") == after
+        before.startswith("for ") and before.replace("[:1]", "[:2]") == after
+    ),
+    "classes of an output are known or unknown together": lambda before, after: (
+        "np.isnan(outputs[:1])" in before and before.replace("outputs[:1]", "outputs[:2]") == after
     ),
     "a boundary that no number meets, or where both sides give the same value": lambda before, after: _same_but(
         r"[<>]=?", before, after
     ),
 }
 
-_WORK = "how much is worked on at once, or which of two ways is faster: the numbers are the same"
 _REPLACED = "a value that is replaced before it is read"
 # Functions whose other survivors have one reason.
 _FUNCTIONS = {
@@ -75,14 +86,20 @@ _FUNCTIONS = {
     "ofms.core.packing.all_but_one.*": _WORK,
     "ofms.core.packing.bin_count.*": "effort and order of the search: the bounds stay valid",
     "ofms.core.packing.first_fit.*": _WORK,
+    "ofms.core.robust.xǁAggregationǁof": "another number that is out of range, and rejected",
+    "ofms.core.robust.x_moderate_votes": "the limit of votes that are all 0, or not given",
     "ofms.core.robust.x_total": _WORK,
     "ofms.core.selection.x_draw_sets": _WORK,
     "ofms.policies.blocks.*": _WORK,
+    "ofms.policies.controls.x__with_offsets": "an array of one target: NumPy repeats it, or its rest is not read",
     "ofms.policies.fed_poe.xǁClientǁstart": _REPLACED,
     "ofms.policies.fed_poe.xǁClientǁselect": "more columns of counter-based numbers than are used",
     "ofms.policies.budgeted_experts.xǁClientǁstart": _REPLACED,
     "ofms.policies.filling.*": _WORK,
     "ofms.policies.late_hedge.xǁClientǁselect": "more columns of counter-based numbers than are used",
+    "ofms.policies.late_rounds.x__columns": _WORK,
+    "ofms.policies.late_rounds.x__one_of_each": "a further round in which no key is left",
+    "ofms.policies.local_updates.x_last_control": "no control exchange is before the third one",
     "ofms.policies.ofms_ft_theory.x_*": "the tuned rate of a rate that is not tuned",
     "ofms.policies.relative_losses.x__noise": "the sample is repeated once more, or a mass that is 0 in both ways",
     "ofms.policies.relative_losses.x_relative_losses": "adding or subtracting 0 or NaN is the same",
@@ -142,7 +159,7 @@ def main() -> int:
         function, _, number = name.rpartition("__mutmut_")
         shown = re.sub(r"^ofms\.|\bxǁ|\bx_", "", function).replace("ǁ", ".")
         by_reason[reason_for(name)][shown].append(number)
-    unexplained = by_reason.pop(None, {})
+    unexplained: dict[str, list[str]] = by_reason.pop(None, defaultdict(list))
     print("| why | survivors | functions, and the numbers of their mutants |\n|---|---:|---|")
     for reason, functions in sorted(by_reason.items(), key=lambda each: -sum(map(len, each[1].values()))):
         listed = "; ".join(f"`{function}` {', '.join(numbers)}" for function, numbers in functions.items())

@@ -1,25 +1,31 @@
 """Time and processor of exchanges on Flower: devices that connect themselves, and devices with a SuperNode each.
 
-    python benchmarks/deployment.py [--devices 3] [--many 50] [--exchanges 5] [--idle 60]
+    python benchmarks/deployment.py [--devices 3] [--many 50] [--exchanges 5] [--idle 60] [--before CHECKOUT]
 
 Real deployments on loopback, one after the other: a SuperLink and devices with small networks, which label their
 samples as fast as they can. All devices of a deployment are threads of one program. The figures are per exchange after
 the first, from the server's event log and /proc; the SuperLink's processor time is without the server app, which is a
 process of its own. Devices without labels are idle. Needs the extra `flower`, and Linux.
+
+`--before` is a checkout of an earlier version with the same dependencies, whose devices have a SuperNode each: it is
+measured first and last, and exchanges are compared with the mean of both. `git worktree add CHECKOUT db8a02f` is the
+last version that sent a record of Flower for each array. Targets that are missed are printed, and the status is 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import ofms
@@ -34,6 +40,8 @@ from ofms.models.zoo import build_module
 from ofms.storage.files import write_whole
 
 INTERVAL, MODELS, BUDGET = 20, 20, 5
+# Targets: seconds of the SuperLink's processor, shares of a core, and how much faster than the earlier version.
+MOST_SUPERLINK, MOST_IDLE, LEAST_SPEED_UP = 0.3, 0.01, 10.0
 # In the event log.
 CLOSED = r"exchange \d+: \d+ of \d+ devices"
 # About 19 KiB, as the networks of the demo.
@@ -107,7 +115,10 @@ class Fleet:
         self.fleet, address = folder / "fleet", f"127.0.0.1:{free_port()}"
         make_deployment(self.fleet, address, folder / "models", interval=INTERVAL)
         config = read_config(self.fleet)
-        config.deadline, config.quorum = 600, quorum
+        config.deadline = 600
+        # Versions without a quorum wait for all devices, as a quorum of 1 does.
+        if quorum < 1 or hasattr(config, "quorum"):
+            config.quorum = quorum
         write_config(self.fleet, config)
         for client in range(devices):
             add_device(self.fleet, f"device-{client}", str(BUDGET), address)
@@ -144,7 +155,8 @@ class Fleet:
     def wait_for_exchange(self, number: int) -> None:
         """Wait until an exchange is closed."""
         while self.closed() <= number:
-            self.server.poll()
+            if (how := self.server.poll()) is not None:
+                raise RuntimeError(f"the server app ended: {how}")
             if self.program.poll() is not None:
                 raise RuntimeError(f"the devices' program ended with status {self.program.returncode}")
             time.sleep(0.05)
@@ -169,31 +181,85 @@ class Fleet:
         return spent[0] / passed, spent[1] / passed
 
 
+@dataclass(frozen=True)
+class Case:
+    """A deployment to measure."""
+
+    name: str
+    devices: int
+    connects: bool
+
+    def measure(self, exchanges: int, idle: float) -> tuple[Measured, tuple[float, float] | None]:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Fleet(Path(folder), self.devices, connects=self.connects, exchanges=exchanges) as fleet,
+        ):
+            found = fleet.measure()
+            return found, fleet.measure_idle(idle) if self.connects and idle else None
+
+
+def measure_before(checkout: Path, devices: int, exchanges: int) -> Measured:
+    """The same deployment, with a SuperNode for each device, of an earlier version."""
+    command = [sys.executable, __file__, "--only-supernodes", "--devices", str(devices), "--exchanges", str(exchanges)]
+    environment = os.environ | {"PYTHONPATH": str(checkout.resolve() / "src")}
+    output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return Measured(**json.loads(output))
+
+
+def row(name: str, found: Measured, idle: tuple[float, float] | None = None) -> list[str]:
+    shares = ["", ""] if idle is None else [f"{100 * share:.2f} %" for share in idle]
+    cells = [name, f"{found.seconds:.1f} s", f"{found.superlink:.2f} s", *shares]
+    print(*cells, sep="; ", file=sys.stderr, flush=True)
+    return cells
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=3)
     parser.add_argument("--many", type=int, default=50)
     parser.add_argument("--exchanges", type=int, default=5)
     parser.add_argument("--idle", type=float, default=60.0)
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--only-supernodes", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    rows = []
-    for name, devices, connects in (
-        ("a SuperNode each", given.devices, False),
-        ("connected themselves", given.devices, True),
-        ("connected themselves", given.many, True),
-    ):
-        if not devices:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            with Fleet(Path(folder), devices, connects=connects, exchanges=given.exchanges) as fleet:
-                found = fleet.measure()
-                idle = fleet.measure_idle(given.idle) if connects and given.idle else None
-            shares = ["", ""] if idle is None else [f"{100 * share:.2f} %" for share in idle]
-            rows.append([f"{devices} devices, {name}", f"{found.seconds:.1f} s", f"{found.superlink:.2f} s", *shares])
-        print(*rows[-1], sep="; ", file=sys.stderr)
+    with_nodes = Case(f"{given.devices} devices, a SuperNode each", given.devices, connects=False)
+    if given.only_supernodes:
+        print(json.dumps(asdict(with_nodes.measure(given.exchanges, 0)[0])))
+        return 0
+    before, rows, targets = [], [], []
+
+    def measure_earlier() -> None:
+        if given.before:
+            before.append(measure_before(given.before, given.devices, given.exchanges))
+            rows.append(row(f"{with_nodes.name}, the earlier version", before[-1]))
+
+    measure_earlier()
+    connected = [
+        Case(f"{devices} devices, connected themselves", devices, connects=True)
+        for devices in (given.devices, given.many)
+        if devices
+    ]
+    seconds = []
+    for case in (with_nodes, *connected):
+        found, idle = case.measure(given.exchanges, given.idle)
+        rows.append(row(case.name, found, idle))
+        if case.connects:
+            seconds.append(found.seconds)
+            targets.append((f"{case.name}: SuperLink, s per device and exchange", found.superlink, MOST_SUPERLINK))
+        if idle is not None:
+            targets.append((f"{case.name}: an idle device, share of a core", idle[0], MOST_IDLE))
+    measure_earlier()
     columns = ["", "exchange", "SuperLink's processor per device", "idle device", "SuperLink per idle device"]
     print(format_table(columns, rows))
-    return 0
+    for name, figure, most in targets:
+        print(f"{'ok   ' if figure <= most else 'SHORT'} {name}: {figure:.4f} (at most {most})")
+    met = [figure <= most for _, figure, most in targets]
+    if before:
+        ratio = statistics.mean(each.seconds for each in before) / seconds[0]
+        met.append(ratio >= LEAST_SPEED_UP)
+        verdict = "ok   " if met[-1] else "SHORT"
+        print(f"{verdict} an exchange, times as fast as the earlier version: {ratio:.1f} (at least {LEAST_SPEED_UP})")
+    return int(not all(met))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from ofms.coordinator.status import read_status
 from ofms.drawing.tables import format_table
 
 SLOWER, ONE_IN = 10, 5
+# By which share exchanges per hour may become fewer.
+MOST_FEWER = 0.1
 # The first exchanges also load PyTorch.
 FIRST = 4
 NAMES = {False: "no slow device", True: "one in five is ten times slower"}
@@ -50,7 +52,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--quorum", type=float, default=0.8)
     given = parser.parse_args()
-    rows = []
+    rows, missed = [], []
     for devices in given.devices:
         seconds: dict[bool, list[float]] = {slow: [] for slow in NAMES}
         late = dict.fromkeys(NAMES, 0)
@@ -69,14 +71,19 @@ def main() -> int:
         usual = statistics.mean(seconds[False])
         for slow, name in NAMES.items():
             mean = statistics.mean(seconds[slow])
-            share = f"{100 * (usual / mean - 1):+.1f} %" if slow else ""
+            change = usual / mean - 1
+            share = f"{100 * change:+.1f} %" if slow else ""
+            if change < -MOST_FEWER:
+                missed.append(devices)
             longest = f"{max(seconds[slow]):.1f} s"
             rows.append(
                 [f"{devices} devices, {name}", f"{mean:.2f} s", longest, f"{3600 / mean:.0f}", share, str(late[slow])]
             )
             print(*rows[-1], sep="; ", file=sys.stderr)
     print(format_table(["", "exchange", "longest", "per hour", "", "late answers"], rows))
-    return 0
+    for devices in missed:
+        print(f"SHORT {devices} devices: more than {100 * MOST_FEWER:.0f} % fewer exchanges per hour")
+    return int(bool(missed))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,13 @@ settings.register_profile("ofms", deadline=None, derandomize=True, suppress_heal
 settings.load_profile("ofms")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let slow tests take hours: on a busy machine, some do."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(4 * 3600))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Fail instead of skip if OFMS_NO_SKIPS is set, as in CI."""

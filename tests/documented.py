@@ -72,8 +72,15 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+_VARIABLE = re.compile(r"[A-Z_]+=\S*")
+_PROGRAM = r"(?:[A-Z_]+=\S+ )*(?:\S*/bin/)?(?:ofms|make|pytest|python|mypy|ruff)"
+
+
 def sentence_commands(page: Path) -> list[list[str]]:
-    """Commands between backquotes within sentences, as words, without `…` and redirections."""
+    """Commands between backquotes within sentences and tables, as words, without `…` and redirections.
+
+    What only leads to the program is left out too: variables, and the folder of an environment.
+    """
     lines = page.read_text().splitlines()
     inside = False
     text = []
@@ -82,8 +89,14 @@ def sentence_commands(page: Path) -> list[list[str]]:
             inside = not inside
         elif not inside:
             text.append(line)
-    found = re.findall(r"(?<!`)`(ofms [^`]+)`", "\n".join(text))
-    return [[word for word in shlex.split(command.partition(" > ")[0]) if word != "…"] for command in found]
+    found = re.findall(rf"(?<!`)`({_PROGRAM}\s[^`]+)`", "\n".join(text))
+    commands = []
+    for command in found:
+        words = [word for word in shlex.split(command.partition(" > ")[0]) if word != "…"]
+        while _VARIABLE.fullmatch(words[0]):
+            words = words[1:]
+        commands.append([words[0].rpartition("/")[2], *words[1:]])
+    return commands
 
 
 def _comments(lines: list[str]) -> dict[str, str]:

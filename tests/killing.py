@@ -28,7 +28,11 @@ _MOST_IN_A_ROW = 4
 
 
 def without_page(
-    folders: Sequence[Path], out: Path | None = None, names: Sequence[str] = (), tables: Sequence[Table] = ()
+    folders: Sequence[Path],
+    out: Path | None = None,
+    names: Sequence[str] = (),
+    tables: Sequence[Table] = (),
+    warnings: Sequence[str] | None = None,
 ) -> Path:
     """Instead of `write_report`: its charts take most of a small task's time."""
     return Path("none")

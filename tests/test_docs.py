@@ -70,6 +70,28 @@ def test_every_page_is_in_the_table_of_contents_of_the_site() -> None:
             assert name in listed, f"docs/{page}: name it in a list of docs/index.md"
 
 
+def test_the_reference_has_every_public_name_once() -> None:
+    """Of every package that lists its names; that of the command is documented by its options."""
+    text = (ROOT / "docs/reference/python.md").read_text()
+    documented: dict[str, list[str]] = {}
+    for package, only, others in re.findall(
+        r"```\{public-names\} (\S+)\n(?::only: (.*)\n)?(?::except: (.*)\n)?```", text
+    ):
+        documented.setdefault(package, []).extend(only.split() or _public_names(package))
+        for name in others.split():
+            assert f"`{package}.{name}` is `ofms.{name}`" in text
+            assert getattr(import_module(package), name) is getattr(import_module("ofms"), name)
+    packages = ["ofms", *(f"ofms.{path.parent.name}" for path in sorted(ROOT.glob("src/ofms/*/__init__.py")))]
+    public = {name: _public_names(name) for name in packages if name != "ofms.cli"}
+    for package, names in public.items():
+        assert sorted(documented.get(package, [])) == sorted(names), f"docs/reference/python.md: names of {package}"
+    assert documented.keys() == {package for package, names in public.items() if names}
+
+
+def _public_names(package: str) -> list[str]:
+    return [name for name in getattr(import_module(package), "__all__", []) if not name.startswith("__")]
+
+
 def _resolve(name: str) -> object:
     """Import a module, or a name of one."""
     try:

@@ -36,7 +36,8 @@ RUNNABLE = [block for block in BLOCKS if block.language in ("bash", "python") an
 # Of Flower, of the system, and of the shell.
 OTHER_PROGRAMS = {
     *("flwr", "flower-superlink", "flower-supernode", "podman", "cffconvert", "python", "torchrun", "srun"),
-    *("cd", "cp", "export", "for", "done", "grep", "head", "ls", "PYTHON=$python", "sed", "tail", "tar"),
+    *("bash", "cat", "cd", "cp", "export", "for", "done", "grep", "head", "ls", "PYTHON=$python", "sed", "tail"),
+    *("tar", "tee"),
 }
 # What makes a command of a page small enough for a test.
 SMALLER = {
@@ -114,13 +115,14 @@ def _require_valid(words: list[str]) -> None:
             _parse(cli, "ofms", arguments)
     elif program == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-        assert arguments[0] in targets, words
+        assert arguments[0] in targets, f"{' '.join(words)}: no target of the Makefile"
     elif program == "pip":
         for extra in re.findall(r"\[([\w,]+)\]", " ".join(arguments)):
             assert {*extra.split(",")} <= {*EXTRAS}, words
-    elif program in ("python", "pytest") and arguments[0] != "-m":
-        path = arguments[0].partition("::")[0]
-        assert any((ROOT / folder / path).exists() for folder in ("", "examples/own_data")), words
+    elif program in ("python", "pytest") and "-m" not in arguments:
+        path = next(word for word in arguments if not word.startswith("-")).partition("::")[0]
+        found = any((ROOT / folder / path).exists() for folder in ("", "examples/own_data"))
+        assert found, f"{' '.join(words)}: no file {path}"
     else:
         assert program in OTHER_PROGRAMS, f"{program}: a program that this test does not know"
 
@@ -149,6 +151,9 @@ def test_commands_within_sentences_exist_with_their_options(page: Path) -> None:
 
 
 def _require_named(words: list[str]) -> None:
+    if words[0] != "ofms":
+        _require_valid(words)
+        return
     command: click.Command = cli
     for word in words[1:]:
         if isinstance(command, click.Group) and word in command.commands:
@@ -167,6 +172,20 @@ def test_a_wrong_option_within_a_sentence_is_found(tmp_path: Path) -> None:
         _require_named(words)
     with pytest.raises(AssertionError, match="no command watches"):
         _require_named(["ofms", "deploy", "watches", "fleet"])
+
+
+def test_other_commands_within_sentences_and_tables_are_found(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(
+        "Run `make tests`, or `A=b .venv/bin/pytest\ntests/nowhere.py -k x`:\n\n| | `python benchmarks/none.py` |\n"
+    )
+    make, pytest_, python = sentence_commands(tmp_path / "page.md")
+    for words, message in (
+        (make, "make tests: no target of the Makefile"),
+        (pytest_, "no file tests/nowhere.py"),
+        (python, "no file benchmarks/none.py"),
+    ):
+        with pytest.raises(AssertionError, match=message):
+            _require_named(words)
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in ("toml", "json")], ids=str)
@@ -248,7 +267,6 @@ def _new_environment(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(block.page == page for block in RUNNABLE)], ids=lambda page: page.stem
 )

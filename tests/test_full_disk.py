@@ -80,7 +80,6 @@ def test_a_disk_that_fills_at_a_write(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_disk_that_fills_at_every_write_in_turn(
     task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

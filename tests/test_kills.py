@@ -16,13 +16,11 @@ def test_two_kills(task: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("task", TASKS)
 def test_forty_kills(task: str, tmp_path: Path) -> None:
     assert_kills_change_nothing(task, tmp_path, 40, seed=2, pages=False)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_kills_also_while_a_page_is_written(tmp_path: Path) -> None:
     assert_kills_change_nothing("run", tmp_path, 5, seed=3, pages=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ofms.core.errors import InvalidInput
-from ofms.plugins import NO_TRUST, Trust, load_object, trust_of
+from ofms.plugins import NO_TRUST, Trust, load_object, loaded_source_key, source_key, trust_of
 
 Writer = Callable[[str, str], Trust]
 
@@ -63,6 +63,27 @@ def test_a_reference_of_another_form_is_refused(reference: str) -> None:
 def test_a_missing_module_is_named() -> None:
     with pytest.raises(InvalidInput, match="there is no module nowhere_to_be_found in the current folder, "):
         load_object("nowhere_to_be_found.deeper:make", field="policy", trusted=Trust(("nowhere_to_be_found",)))
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["with __init__.py", "without"])
+def test_the_source_of_a_module_in_a_folder_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: bool
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    folder = tmp_path / "keyed_folder"
+    folder.mkdir()
+    if marked:
+        (folder / "__init__.py").touch()
+    trust, keys = Trust(("keyed_folder",), (str(tmp_path),)), []
+    for value in (1, 2):
+        (folder / "part.py").write_text(f"make = {value}\n")
+        load_object("keyed_folder.part:make", field="policy", trusted=trust)
+        keys.append(source_key(["keyed_folder.part:make", "digits"], trust))
+        assert loaded_source_key(["keyed_folder.part:make", "mlp"]) == keys[-1]
+    assert keys[0] != keys[1]
+    for name in ("keyed_folder", "keyed_folder.part"):
+        del sys.modules[name]
 
 
 def test_trust_remembers_the_folders_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,13 +44,11 @@ def links(site: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_links_lead_somewhere_and_nothing_is_loaded_from_a_network(site: Path) -> None:
     assert links(site).returncode == 0, links(site).stdout
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_every_page_on_a_phone(site: Path, browser: Any) -> None:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     pages = sorted(site.rglob("*.html"))

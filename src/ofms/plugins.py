@@ -87,8 +87,12 @@ def _folder_of(package: str) -> str | None:
         folder = Path(next(iter(spec.submodule_search_locations))).absolute().parent
     else:
         folder = Path(str(spec.origin)).absolute().parent
-    installed = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")}
-    return None if str(folder) in installed else str(folder)
+    return None if _is_installed(folder) else str(folder)
+
+
+def _is_installed(folder: Path) -> bool:
+    """Whether it is a folder of Python itself or of installed packages."""
+    return str(folder) in {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")}
 
 
 def is_reference(text: str) -> bool:
@@ -119,6 +123,17 @@ def source_key(references: Iterable[str], trusted: Trust) -> list[str]:
     return keys
 
 
+def loaded_source_key(references: Iterable[str]) -> list[str]:
+    """`source_key` of references whose modules have been imported, wherever they came from."""
+    references, folders = list(references), []
+    for reference in filter(is_reference, references):
+        package = sys.modules.get(module_of(reference).partition(".")[0])
+        places = [Path(place) for place in getattr(package, "__path__", ())]
+        places += [Path(file)] if not places and (file := getattr(package, "__file__", None)) else []
+        folders += [place.absolute().parent for place in places[:1]]
+    return source_key(references, Trust(folders=tuple(str(each) for each in folders if not _is_installed(each))))
+
+
 def _sources(module: str, folders: Iterable[str]) -> set[Path]:
     """The files of a module, of its packages, and of the modules that they import from the same folder.
 
@@ -126,10 +141,11 @@ def _sources(module: str, folders: Iterable[str]) -> set[Path]:
     """
     package = module.partition(".")[0]
     spec = PathFinder.find_spec(package, [*folders]) or PathFinder.find_spec(package)
-    if spec is None or spec.origin is None:
+    if spec is None:
         return set()
-    place = Path(spec.origin).parent
-    root = place.parent if spec.submodule_search_locations is not None else place
+    # A folder without `__init__.py` is a package too, and has no origin.
+    places = [Path(place) for place in spec.submodule_search_locations or ()] or [Path(str(spec.origin))]
+    root = places[0].absolute().parent
     own = package if _folder_of(package) is None and str(root) not in folders else None
     found: set[Path] = set()
     waiting = [module]

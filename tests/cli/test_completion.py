@@ -34,6 +34,34 @@ def test_completion_is_installed_once(
     assert capsys.readouterr().out == scripts[0].read_text()
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_settings_of_a_shell_in_another_encoding_are_kept(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings, content = tmp_path / f".{shell}rc", "# Größe\nalias ll='ls -l'".encode("latin-1")
+    settings.write_bytes(content)
+    for _ in range(2):
+        assert run("completion", shell, "--install") == 0
+    lines = settings.read_bytes().splitlines()
+    assert lines[:2] == content.splitlines()
+    assert len(lines) == 3
+
+
+def test_the_script_of_zsh_starts_the_completion_system(capsys: pytest.CaptureFixture[str]) -> None:
+    """A .zshrc without `compinit` would print: command not found: compdef."""
+    assert run("completion", "zsh") == 0
+    script = capsys.readouterr().out
+    start, register = (
+        script.index("autoload -Uz compinit && compinit"),
+        script.index("    compdef _ofms_completion ofms"),
+    )
+    assert start < register
+    if zsh := shutil.which("zsh"):
+        ended = subprocess.run([zsh, "-f", "-c", script + "\necho $_comps[ofms]"], capture_output=True, text=True)
+        assert ended.stdout.strip() == "_ofms_completion", ended.stderr
+
+
 def test_a_shell_that_is_not_known_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

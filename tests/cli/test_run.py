@@ -102,7 +102,8 @@ def test_fine_tuning_that_diverges_is_quarantined(
     arguments = ("--set", "fine_tuning_rate=1e38", "--set", "warm_up=0", "--out", tmp_path / "run")
     assert run("run", "--policy", "ofms-ft", "--models", models, *QUICK, *arguments) == 0
     output = capsys.readouterr()
-    assert "warning: quarantined because their updates were not finite: net" in output.out
+    for printed in (output.out, output.err):
+        assert "warning: quarantined because their updates were not finite: net" in printed
     assert "Traceback" not in output.err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["quarantined"]

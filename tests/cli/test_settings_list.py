@@ -64,6 +64,16 @@ def test_settings_are_printed_by_name(tmp_path: Path, capsys: pytest.CaptureFixt
     )
     assert run("list", "--settings", tmp_path / "own.toml") == 0
     assert "budget = 7\n" in capsys.readouterr().out
+    (tmp_path / "own.toml").write_text(
+        'budget = "7"\nbandwidth = "50%"\nmodels = "models"\n'
+        '[stream]\nfile = "pumps.csv"\ntask = "regression"\ntarget = "y"\n'
+    )
+    assert run("list", "--settings", tmp_path / "own.toml") == 0
+    printed = capsys.readouterr().out
+    assert "stream: `[stream]` of an experiment: your own samples" in printed
+    assert "target = y\n    The column to predict." in printed, "with the file's values"
+    assert "site = none\n" in printed
+    assert "pretraining: " not in printed, "the file has no such table"
     (tmp_path / "fleet").mkdir()
     (tmp_path / "fleet/server.toml").write_text(
         'address = "fleet.example.com:9092"\nmodels = "models"\nquorum = 0.7\n[watch]\nport = 9191\n'

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ofms.core.typing import AnyArray
 from ofms.data.folder import cache_folder
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
+from ofms.plugins import Trust, load_object
 from ofms.policies.registry import setting_names
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.fused import FusedSimulation
@@ -235,6 +237,44 @@ def test_a_network_that_computes_something_else_is_computed_again(folder: Path, 
     with torch.no_grad():
         expected = networks["b"](torch.from_numpy(stream.x)).numpy()
     assert found.outputs[:, :, 1].swapaxes(0, 1) == pytest.approx(expected, rel=1e-5)
+
+
+FACTORY = """
+import torch
+from torch import nn
+
+class Bounded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x):
+        # Changes the outputs of a few samples only.
+        return self.linear(x).clamp(max={largest})
+"""
+
+
+def test_the_edited_factory_of_a_network_is_computed_again(
+    folder: Path, computed: list[int], write_module: Callable[[str, str], Trust], tmp_path: Path
+) -> None:
+    """Also if it changes other samples than those by which files are checked."""
+    _, stream = regression_problem()
+    x = np.zeros_like(stream.x)
+    x[0, -1] = 100.0
+    rare = replace(stream, x=x)
+    for largest in (50.0, 60.0):
+        trust = write_module("bounded_networks", FACTORY.format(largest=largest))
+        if largest == 50.0:
+            modules = {name: load_object("bounded_networks:Bounded", field="x", trusted=trust)() for name in "ab"}
+            for module in modules.values():
+                nn.init.ones_(module.linear.weight)
+            architectures: dict[str, tuple[str, dict[str, object]]] = {
+                name: ("bounded_networks:Bounded", {}) for name in modules
+            }
+            Dictionary.from_modules(modules, task="regression", architectures=architectures).write(tmp_path / "models")
+        outputs = made(Dictionary.read(tmp_path / "models", trust=trust), rare).outputs
+        assert outputs.max() == pytest.approx(largest)
+    assert len(computed) == 2
 
 
 def _truncate(path: Path) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import ofms
+from ofms.coordinator import graphs
 from ofms.coordinator.changes import Requested
 from ofms.coordinator.commands import Command, give_command
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.files import ADDED, COMMANDS
+from ofms.coordinator.graphs import Graphs
 from ofms.coordinator.keys import add_device, revoke_device
 from ofms.coordinator.operation import request_change
 from ofms.coordinator.persistence import PersistentCoordinator
@@ -24,6 +26,7 @@ from ofms.models.dictionary import Dictionary
 from ofms.simulator.phases import Phases
 from ofms.simulator.simulation import make_simulation
 from tests.changing import deployed_setup
+from tests.cli.commands import run
 from tests.coordinator.changing_fleet import ChangingFleet
 from tests.policy_settings import SETTINGS
 from tests.scheduled_fleet import ScheduledFleet
@@ -219,6 +222,23 @@ def test_a_scheduled_server_admits_a_device_and_changes_its_models(tmp_path: Pat
     assert max(map(len, (device.holding for device in scheduled.fleet.devices))) > 0
     assert all(0 not in device.holding for device in scheduled.fleet.devices)
     scheduled.close()
+
+
+def test_graphs_are_made_of_the_models_in_use(changing: ChangingFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of models that were added before the deployment had graphs; the retired ones need none."""
+    exported: list[list[str]] = []
+
+    def export(folder: Path, dictionary: Dictionary, echo: object) -> list[Graphs]:
+        exported.append([model.name for model in dictionary.models])
+        return []
+
+    monkeypatch.setattr(graphs, "export_missing", export)
+    assert run("deploy", "keys", changing.folder, "--edge") == 0
+    request_change(changing.folder, Requested(retire=["net1"]))
+    request_change(changing.folder, Requested(), models=changing.further)
+    changing.run(1)
+    assert run("deploy", "keys", changing.folder, "--edge") == 0
+    assert exported == [[f"net{model}" for model in range(5)], ["net0", "net2", "net3", "net4", "net5"]]
 
 
 def test_an_exported_dictionary_has_the_models_in_use(changing: ChangingFleet, tmp_path: Path) -> None:

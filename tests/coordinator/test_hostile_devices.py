@@ -20,7 +20,7 @@ from ofms.core.errors import InvalidInput
 from ofms.device.device import Device
 from ofms.storage.envelope import Envelope, decode, encode
 from tests.scheduled_fleet import ScheduledFleet
-from tests.tampering import changed
+from tests.tampering import changed, without_deltas
 
 HOSTILE = 1
 
@@ -32,14 +32,14 @@ def scheduled(tmp_path: Path) -> Iterator[ScheduledFleet]:
     made.close()
 
 
-def tamper(fleet: ScheduledFleet, change: Callable[[Envelope], Envelope]) -> None:
-    """Change the hostile device's answers to grants."""
+def tamper(fleet: ScheduledFleet, change: Callable[[Envelope], Envelope], client: int = HOSTILE) -> None:
+    """Change a device's answers to grants, by default the hostile one's."""
 
     def changes(reply: Reply) -> Reply:
         envelope = decode(reply.content or b"")
         return replace(reply, content=encode(change(envelope))) if envelope.part("report") else reply
 
-    fleet.transport.changes[HOSTILE] = changes
+    fleet.transport.changes[client] = changes
 
 
 def deltas_of(envelope: Envelope) -> dict[str, Any]:
@@ -124,6 +124,33 @@ def test_updates_beyond_the_largest_norm_are_refused_and_counted(scheduled: Sche
     assert device["refused"] == len(scheduled.persistence.records.refusals) > 0
     assert all("exceeds 1 times the model's" in line for line in scheduled.persistence.records.refusals)
     assert "device-1 (node 11): update rejected: model = " in scheduled.events
+
+
+def test_a_model_that_only_one_device_says_diverged_is_named_with_it_and_a_rollback_repairs_it(tmp_path: Path) -> None:
+    """In exchange 1, nobody else uploads: what one device claims without sending anything decides."""
+    scheduled = ScheduledFleet(tmp_path)
+
+    def alone(envelope: Envelope) -> Envelope:
+        return without_deltas(envelope) if envelope.values["exchange"] == 2 else envelope
+
+    def claim(envelope: Envelope) -> Envelope:
+        updated = envelope.arrays["report.updated"]
+        return changed(alone(envelope), {"report.left_out": updated}) if envelope.values["exchange"] == 2 else envelope
+
+    for client in range(3):
+        tamper(scheduled, claim if client == HOSTILE else alone, client)
+    scheduled.run()
+    coordinator = scheduled.persistence.coordinator
+    names, claimed = coordinator.fleet.catalogue.names, coordinator.quarantined
+    assert claimed
+    for model in claimed:
+        said = f"{names[model]} is quarantined: its updates are not finite, says device-1 (node 11); it "
+        assert said in scheduled.events
+    give_command(scheduled.folder, Command("change", change={"rollback": {names[model]: 1 for model in claimed}}))
+    scheduled.restart()
+    scheduled.persistence.run_commands()
+    assert scheduled.persistence.coordinator.quarantined == []
+    scheduled.close()
 
 
 def test_a_device_restored_from_an_old_backup_takes_part_again(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ofms.coordinator.files import STATUS
 from ofms.coordinator.status import read_status
 from ofms.coordinator.watch.metrics import Metric, metrics_of, metrics_text
+from ofms.core.errors import InvalidInput
 from tests.watched_fleet import watched_fleet
 
 
@@ -91,6 +92,16 @@ def test_a_status_of_an_earlier_server_is_read(tmp_path: Path) -> None:
     found = samples(metrics_text(read_status(folder)))
     assert found["ofms_exchanges_total",] == 4
     assert not any(key[0] == "ofms_device_score" for key in found)
+
+
+@pytest.mark.parametrize("change", [{"policy": None}, {"devices": None}, {"devices": [{}]}, {"exchange": "4"}])
+def test_a_damaged_status_is_rejected_in_one_line(change: dict[str, Any], tmp_path: Path) -> None:
+    with watched_fleet(tmp_path) as folder:
+        pass
+    status = json.loads((folder / STATUS).read_text()) | change
+    (folder / STATUS).write_text(json.dumps({name: value for name, value in status.items() if value is not None}))
+    with pytest.raises(InvalidInput, match=r"status\.json: it is damaged \(.*\); the server will rewrite it"):
+        read_status(folder)
 
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ofms.coordinator.deployment import Deployment
-from ofms.coordinator.files import DEVICES
+from ofms.coordinator.files import DEVICES, POLLED, STATE
 from ofms.coordinator.keys import revoke_device
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.transport import Reply
@@ -62,6 +62,25 @@ def test_a_device_that_reconnects_in_time_misses_nothing(scheduled: ScheduledFle
     assert (scheduled.attended, scheduled.missed) == ([3] * 3, [0] * 3)
     assert "device-1 (node 11) did not answer: node unavailable" in scheduled.events
     assert "device-1 (node 11) disconnected" in scheduled.events
+
+
+@pytest.mark.parametrize(("back", "attended"), [(9.0, [3, 3, 3]), (None, [3, 1, 3])])
+def test_an_exchange_opens_some_seconds_later_for_a_device_whose_program_is_started_again(
+    back: float | None, attended: list[int], scheduled: ScheduledFleet
+) -> None:
+    """It has answered, and disconnects while another one still works on the exchange."""
+    scheduled.transport.delay = lambda *message: 5.0 if message == (0, "exchange", 0) else 0.0
+
+    def leave() -> None:
+        now = scheduled.clock.now
+        scheduled.clock.at(now + 2.0, lambda: scheduled.transport.disconnect(1))
+        if back is not None:
+            scheduled.clock.at(now + back, lambda: scheduled.transport.connect(1))
+
+    scheduled.during(0, 1, leave)
+    scheduled.run()
+    assert (scheduled.attended, scheduled.missed) == (attended, [0] * 3)
+    assert scheduled.clock.now < DEADLINE, "not for long"
 
 
 def test_the_server_waits_for_a_disconnected_device_until_the_deadline(scheduled: ScheduledFleet) -> None:
@@ -175,3 +194,20 @@ def test_a_mistyped_key_does_not_change_the_roster_of_a_running_server(scheduled
     assert scheduled.attended[:2] == [3, 3]
     assert scheduled.persistence.deployment.roster.devices[2].revoked
     assert scheduled.events.count("keeping the last valid devices: devices.toml: key of device-0 = ") == 1
+
+
+def test_a_server_without_devices_says_that_it_works(scheduled: ScheduledFleet) -> None:
+    """For the health check: nothing else is written while nobody is connected."""
+    for client in range(3):
+        scheduled.transport.disconnect(client)
+    polled = scheduled.folder / STATE / POLLED
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.append(polled.exists())
+        polled.unlink(missing_ok=True)
+
+    for when in (1.0, 5.0, 15.0, 30.0):
+        scheduled.clock.at(when, look)
+    scheduled.run_for(40)
+    assert seen == [True, False, True, True]

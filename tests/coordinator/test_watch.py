@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from ofms.coordinator.deployment import WatchTable
-from ofms.coordinator.files import STATUS
+from ofms.coordinator.files import POLLED, STATE, STATUS
 from ofms.coordinator.status import read_status
 from ofms.coordinator.watch import http
 from ofms.coordinator.watch.server import WatchServer, is_served, start_watch
@@ -58,6 +59,15 @@ def test_health_follows_the_server(tmp_path: Path) -> None:
         assert found["status"] == "ok"
         assert is_served("127.0.0.1", server.port, found["deployment"])
         assert not is_served("127.0.0.1", server.port, "another")
+        long_ago = time.time() - 301
+        status = json.loads((folder / STATUS).read_text())
+        (folder / STATUS).write_text(json.dumps(status | {"written": long_ago}))
+        response, content = ask(server, "/healthz")
+        assert (response.status, json.loads(content)["status"]) == (503, "silent"), "its process hangs"
+        (folder / STATE / POLLED).touch()
+        assert ask(server, "/healthz")[0].status == 200, "no exchange, but it works"
+        os.utime(folder / STATE / POLLED, (long_ago, long_ago))
+        assert ask(server, "/healthz")[0].status == 503
     with WatchServer(folder, "127.0.0.1", 0) as server:
         response, content = ask(server, "/healthz")
         assert (response.status, json.loads(content)["status"]) == (503, "stopped")
@@ -65,7 +75,7 @@ def test_health_follows_the_server(tmp_path: Path) -> None:
         assert ask(server, "/healthz")[0].status == 503
         assert ask(server, "/metrics")[0].status == 503
         (folder / STATUS).write_text('{"written": 0, "devices": []}')
-        assert ask(server, "/metrics")[0].status == 500, "and the next request is answered"
+        assert ask(server, "/metrics")[0].status == 503, "and the next request is answered"
         (folder / STATUS).unlink()
         response, content = ask(server, "/status.json")
         assert response.status == 503

@@ -226,6 +226,8 @@ def test_robust_totals_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert total(updates, Aggregation.of("sum")).tolist() == [100, 5, 15, 10]
     assert total(updates[:2], Aggregation.of("trimmed-mean:0.49")).tolist() == [3, 9, 0, 4]
     assert total(updates[:3], Aggregation.of("trimmed-mean:0.49")).tolist() == [6, 12, 0, 6]
+    halves = total(updates[:4], Aggregation("trimmed-mean", 0.5))
+    assert halves.tolist() == total(updates[:4], Aggregation.of("median")).tolist(), "two are left"
     halved = total(updates, Aggregation.of("sum"), np.full(5, 0.5))
     assert (halved.tolist(), halved.dtype.name) == ([50, 2.5, 7.5, 5], "float32")
     assert total(updates, Aggregation.of("sum"), np.full(5, 2.0)).tolist() == [200, 10, 30, 20]
@@ -243,6 +245,7 @@ def test_factors_by_hand() -> None:
     lengths = np.array([1.0, 2.0, 24.0])
     assert clip_factors(lengths, Aggregation.of("clipped:2"), 3.0).tolist() == [1, 1, 0.25]
     assert clip_factors(lengths, Aggregation.of("median"), 2.0).tolist() == [1, 1, 0.25], "three times the usual norm"
+    assert clip_factors(np.array([0.0, 9.0]), Aggregation.of("clipped"), 4.5).tolist() == [1, 0.5], "without a warning"
 
 
 def test_losses_and_votes_that_nobody_reported() -> None:
@@ -250,4 +253,6 @@ def test_losses_and_votes_that_nobody_reported() -> None:
     found = robust_losses(losses, ~np.isnan(losses), Aggregation.of("median"))
     assert found[:, 0].tolist() == [3, 3, 3]
     assert np.isnan(found[:, 1]).all()
+    swapped = robust_losses(losses[:, ::-1], ~np.isnan(losses[:, ::-1]), Aggregation.of("median"))
+    assert swapped[:, 1].tolist() == [3, 3, 3], "whichever model it is"
     assert moderate_votes(np.array([[0.0, 2.0], [0.0, -1.0]])).tolist() == [[0, 1.5], [0, -1]]

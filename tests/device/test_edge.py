@@ -167,7 +167,6 @@ def test_a_process_that_cannot_import_pytorch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_an_environment_with_the_edge_extra_only(tmp_path: Path) -> None:
     """The package as pip installs it: PyTorch is not there."""
     environment = tmp_path / "venv"

@@ -153,6 +153,20 @@ def test_no_name_leads_out_of_the_store(name: str, device: Device) -> None:
     assert {path.suffix for path in (device.store / "models").iterdir()} == {".safetensors"}
 
 
+@pytest.mark.parametrize(("place", "value"), [(("places",), [0, 1]), (("policy", "offset_memories"), [1.0, 0.5])])
+def test_a_second_welcome_of_other_models_or_offsets_is_refused(
+    place: tuple[str, ...], value: Any, device: Device
+) -> None:
+    """Its state would not fit them: the next label failed."""
+    coordinator = coordinator_for(problem()[0], "ofms-ft")
+    first = coordinator.welcome(0)
+    device.receive(first)
+    later = decode(changed(decode(first), ("exchange",), 3))
+    with pytest.raises(InvalidInput, match="differ from those of this deployment before"):
+        device.receive(changed(later, place, value))
+    device.receive(encode(later))
+
+
 @pytest.mark.parametrize("exchange", ["../../escaped", -1, 10**30, 1.5, None, [1], {"a": 1}, "0x1"])
 def test_a_number_that_is_none_is_not_taken(exchange: Any, device: Device) -> None:
     grant = joined(device)

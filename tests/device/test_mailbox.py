@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ofms.compute.local import LocalNetworks
+from ofms.device import mailbox as mailbox_module
 from ofms.device.device import Device
 from ofms.device.mailbox import Mailbox
 from ofms.storage.envelope import decode
@@ -49,7 +50,9 @@ def test_a_device_answers_its_mail_by_itself(tmp_path: Path) -> None:
             wait_exchange(device, exchange)
             label_samples(device, x, y, range(*schedule.span(exchange)))
             request = wait_answer(mailbox, exchange + 1)
-        assert [path.name for path in mailbox.outbox.glob("request-*")] == [f"request-{schedule.exchanges}.safetensors"]
+        # The device writes a request before it removes the one that it replaces.
+        newest = f"request-{schedule.exchanges}.safetensors"
+        wait(lambda: [path.name for path in mailbox.outbox.glob("request-*")] == [newest])
         wait(lambda: mailbox.newest() is None)
 
 
@@ -63,6 +66,23 @@ def test_a_malformed_message_is_answered_with_the_reason(tmp_path: Path) -> None
         mailbox.deliver(coordinator.welcome(0))
         wait_answer(mailbox, 0)
         assert not device.ready
+
+
+def test_a_message_that_exceeds_the_device_is_refused_and_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A carrier knows no budget: what it delivers may be of any size."""
+    _, budget, _, _ = coordinator_of_one()
+    monkeypatch.setattr(mailbox_module, "MARGIN", 1000)
+    mailbox, received = Mailbox(tmp_path), list[int]()
+    with Device(tmp_path, budget=budget) as device:
+        monkeypatch.setattr(device, "receive", lambda content: received.append(len(content)))
+        name = mailbox.deliver(b"x" * (budget + 1001))
+        wait(lambda: mailbox.refusal(name))
+        assert f"at most {budget + 1000} bytes are accepted" in str(mailbox.refusal(name))
+        mailbox.deliver(b"x" * (budget + 1000))
+        wait(lambda: mailbox.newest() is None)
+    assert received == [budget + 1000]
 
 
 def test_only_the_newest_message_is_kept(tmp_path: Path) -> None:

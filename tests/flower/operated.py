@@ -64,7 +64,13 @@ def persistently(call, *given):
             say(failed=str(error))
             time.sleep(0.2)
 
-with ofms.Device(store, budget=budget, connect=connect, backend="onnx") as device:
+def open_device():
+    try:
+        return ofms.Device(store, budget=budget, connect=connect, backend="onnx")
+    except ofms.InvalidInput as error:
+        sys.exit(f"error: {error}")
+
+with open_device() as device:
     say(opened=device.predictions, waiting=device.waiting)
     for number in device.waiting:
         persistently(device.feedback, number, float(stream["y"][number]))

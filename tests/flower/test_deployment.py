@@ -55,7 +55,6 @@ def kill_supernode(node: Process) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_killed_processes_restart_without_changing_the_result(tmp_path: Path) -> None:
     """A SuperNode, a device and the server are killed in mid-exchange: the result is still the simulator's."""
     with Deployed(tmp_path, clients=3, exchanges=5) as deployed:
@@ -96,7 +95,6 @@ def test_killed_processes_restart_without_changing_the_result(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_fleet_without_a_horizon_is_stopped_and_resumes(tmp_path: Path) -> None:
     """It agrees with the simulator as long as the devices have samples; then it waits for more."""
     with Deployed(tmp_path, clients=2, exchanges=4, rounds=None) as deployed:
@@ -116,7 +114,6 @@ def test_a_fleet_without_a_horizon_is_stopped_and_resumes(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_faulty_updates_over_the_network_are_refused_and_the_run_continues(tmp_path: Path) -> None:
     """NaN, a wrong shape, a stale version, an unknown model, a large norm; last, an answer sent before."""
     kinds = ["not finite", "a wrong shape", "a stale version", "an unknown model", "too large"]
@@ -183,7 +180,6 @@ def corrupt(envelope: Envelope, kind: str) -> Envelope:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_unknown_nodes_are_refused_and_the_run_continues(tmp_path: Path) -> None:
     """A node whose key is not registered, one without TLS, and one that is revoked."""
     with Deployed(tmp_path, clients=3, exchanges=3, deadline=60) as deployed:

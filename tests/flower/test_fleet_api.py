@@ -7,7 +7,12 @@ import weakref
 from types import SimpleNamespace
 
 import httpx
+import uvicorn.config
 from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.superlink import extensions
+from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ofms.flower.fleet_api import _Signing
 
@@ -29,3 +34,17 @@ def test_contents_are_freed_without_a_garbage_collection() -> None:
     finally:
         if enabled:
             gc.enable()
+
+
+def test_flower_has_the_private_parts_that_are_used_without_an_import() -> None:
+    """They may change with the pinned version; a missing import is named by itself."""
+    for client in (FleetHttpClient, RuntimeHttpClient):
+        made = client("https://superlink")
+        assert isinstance(made._client, httpx.Client)
+        made.close()
+    assert isinstance(vars(HttpGrid)["_runtime_client"], property)
+    assert HttpGrid(token="a task's").node.node_id
+    assert callable(extensions.get_middleware)
+    assert callable(uvicorn.config.Config.load)
+    for name in ("PullMessages", "PullObject", "ConfirmMessageReceived"):
+        assert callable(getattr(RuntimeHttpClient, name))

@@ -20,7 +20,7 @@ from tests.flower.cut import CuttableNetwork
 from tests.flower.deployed import INTERVAL
 from tests.flower.operated import Operated, SetClock, moments, small_disk
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+pytestmark = pytest.mark.slow
 
 CLIENTS = 3
 KINDS = ["server app", "SuperLink", "device", "everything"]
@@ -44,18 +44,51 @@ def test_kills_at_ten_moments_of_each_kind_of_process(kills: int, tmp_path: Path
         operated.wait_for_exchanges(2)
         slowest = dict.fromkeys(KINDS, 0.0)
         for number, (kind, delay) in enumerate(moments(KINDS, kills, seed=7, longest=3.0)):
+            # The next kill may come before the change is in force.
             if number == kills:
                 operated.add_model()
-                operated.wait_for_exchanges(2)
             if number == 3 * kills:
                 operated.retire_model("net1")
-                operated.wait_for_exchanges(2)
             time.sleep(delay)
             operated.kill(kind, client=number % CLIENTS)
             slowest[kind] = max(slowest[kind], operated.wait_for_exchanges())
         assert_unharmed(operated)
         print({kind: f"{seconds:.0f} s" for kind, seconds in slowest.items()}, f"restarts {operated.restarts}")
         assert operated.restarts["server"] >= 2 * kills
+
+
+@pytest.mark.parametrize("kills", [3])
+def test_kills_of_the_default_policy_that_does_not_wait_for_all(kills: int, tmp_path: Path) -> None:
+    """Late hedging with a quorum: who answers in time differs from run to run, so there is no simulation to compare."""
+    operated = Operated(tmp_path, CLIENTS, policy="late-hedge", settings={}, quorum=0.6, deadline=60)
+    with operated:
+        operated.wait_for_exchanges(2)
+        for number, (kind, delay) in enumerate(moments(KINDS, kills, seed=8, longest=3.0)):
+            time.sleep(delay)
+            operated.kill(kind, client=number % CLIENTS)
+            operated.wait_for_exchanges()
+        exchanges = operated.finish()
+        operated.assert_labels_kept()
+        status = read_status(operated.fleet)
+        assert status["refusals"] == []
+        assert all(device["samples"] <= exchanges * INTERVAL for device in status["devices"]), "each label once"
+        assert all(device["samples"] > 0 for device in status["devices"])
+
+
+def test_an_exchange_closes_at_its_deadline_without_a_device_that_is_cut_off(tmp_path: Path) -> None:
+    with Operated(tmp_path, CLIENTS, deadline=30) as operated:
+        network = CuttableNetwork(operated.port)
+        operated.behind(network, 1)
+        operated.wait_for_exchanges(2)
+        network.cut()
+        operated.wait_for_exchanges(3)
+        assert "2 of 3 devices" in operated.events()
+        network.mend()
+        operated.wait(lambda: "3 of 3 devices" in operated.events().splitlines()[-1])
+        operated.finish()
+        operated.assert_labels_kept()
+        assert read_status(operated.fleet)["refusals"] == []
+        network.close()
 
 
 def test_a_network_that_is_cut_for_a_minute(tmp_path: Path) -> None:
@@ -84,7 +117,6 @@ def test_clocks_that_are_set_by_hours(tmp_path: Path) -> None:
             time.sleep(15)
             clocks[who].set(0)
             operated.wait_for_exchanges(2)
-        # All of them together, as after a restart without a network.
         assert_unharmed(operated)
 
 
@@ -101,8 +133,8 @@ def test_disks_that_are_full_during_exchanges(tmp_path: Path) -> None:
             time.sleep(20)
             make_room()
             operated.wait_for_exchanges(2)
-        said = [line for line in operated.lines(1) if "failed" in line]
-        assert any("No space left" in line["failed"] for line in said), said
+        # Of a label, or of a grant if the device had none to label.
+        assert "No space left" in (tmp_path / "1.log").read_text()
         assert_unharmed(operated)
 
 
@@ -133,8 +165,7 @@ def test_a_damaged_checkpoint_and_a_damaged_store(tmp_path: Path) -> None:
         operated.wait(lambda: "its content changed" in (tmp_path / "1.log").read_text())
         operated.pause(1)
         shutil.rmtree(operated.store(1))
+        before = operated.events().count("3 of 3 devices")
         operated.resume(1)
-        closed = len(operated.closed())
-        operated.wait(lambda: "3 of 3 devices" in "\n".join(operated.events().splitlines()[-2:]))
-        assert len(operated.closed()) > closed
+        operated.wait(lambda: operated.events().count("3 of 3 devices") > before)
         assert "Traceback" not in (tmp_path / "server.log").read_text() + (tmp_path / "1.log").read_text()

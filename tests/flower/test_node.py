@@ -184,6 +184,30 @@ def test_a_program_that_was_killed_answers_after_its_restart(fleet: Fleet) -> No
     assert fleet.api.calls.count("push") == 1
 
 
+def test_a_program_that_was_killed_while_it_uploaded_waits_for_the_message_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower accepts one answer to a message, and would wait for the rest of that one for minutes."""
+    monkeypatch.setattr(node, "_ABSENCE_SECONDS", 0.01)
+    with fleet.open() as device:
+        coordinator = fleet.join()
+        grant = coordinator.open()[0]
+        fleet.send(grant, "exchange")
+        fleet.api.failures["push"] = [httpx.ReadTimeout("cut")] * 1000
+        fleet.label(device, 0)
+        wait_until(lambda: len(fleet.api.failures["push"]) < 999)
+        fleet.api.failures["deactivate 7"] = [httpx.ConnectError("cut")]
+    fleet.api.failures.clear()
+    fleet.api.calls.clear()
+    with fleet.open() as device:
+        wait_until(lambda: fleet.api.calls.count("pull") > 2)
+        assert "push" not in fleet.api.calls
+        fleet.send(grant, "exchange")
+        assert coordinator.receive(0, fleet.answer()) == []
+    assert fleet.api.calls[:2] == ["deactivate 7", "activate"]
+    assert fleet.api.calls.count("push") == 1
+
+
 def test_an_answer_that_failed_in_the_network_is_pushed_again_unchanged(fleet: Fleet) -> None:
     with fleet.open() as device:
         coordinator = fleet.join()

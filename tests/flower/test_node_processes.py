@@ -17,7 +17,7 @@ from ofms.device.device import Device
 from tests.flower.cut import CuttableNetwork
 from tests.flower.deployed import INTERVAL, Deployed, Program
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 def threads_of(store: Path) -> list[str]:

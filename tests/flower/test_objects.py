@@ -34,12 +34,14 @@ def test_a_reply_has_the_bytes_that_flower_gives_it(
     received = message_to_proto(remove_content_from_message(asked)).SerializeToString()
     for module in (objects, sys.modules["flwr.app.message.message"]):
         monkeypatch.setattr(module, "now", lambda: NOW)
+    monkeypatch.setattr("os.urandom", bytes)
 
     expected = Message(to_record(content), reply_to=message_from_proto(ProtoMessage.FromString(received)))
     expected.metadata.__dict__["_message_id"] = expected.object_id
     found = make_reply(received, content)
 
     assert found.contents == {name: each.deflate() for name, each in get_all_nested_objects(expected).items()}
+    assert [*found.contents][-1] == found.record, "pushed last: its receiver waits for it alone"
     assert found.tree == get_object_tree(expected)
     assert ProtoMessage.FromString(found.message) == message_to_proto(remove_content_from_message(expected))
     assert read_record(decode_record(found.contents[found.record])) == (content, 0.0)

@@ -10,7 +10,7 @@ from ofms.coordinator.status import read_status
 from ofms.device.device import Device
 from tests.flower.deployed import Deployed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 def test_a_second_program_with_the_key_of_a_connected_device_is_refused_and_named(tmp_path: Path) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import httpx
 import psutil
 import pytest
+from flwr.common.constant import Status
 
 import ofms
-from ofms.coordinator.files import DEVICES
+from ofms.coordinator.files import DEVICES, EVENTS
 from ofms.coordinator.keys import revoke_device
 from ofms.coordinator.roster import read_roster
 from ofms.flower import supervisor as supervisor_module
+from ofms.flower.control import Control
 from ofms.flower.processes import Process
 from ofms.flower.supervisor import Supervisor
 from tests.deployments import make_fleet
@@ -61,6 +67,55 @@ def test_a_mistyped_key_does_not_change_the_registered_devices(tmp_path: Path) -
     supervisor._register_devices()
     assert len(control.registered) == 2, "changes take effect once the file is corrected"
     supervisor._lock.close()
+
+
+def test_events_are_echoed_also_after_the_log_was_rotated_or_emptied(tmp_path: Path) -> None:
+    folder, lines = make_fleet(tmp_path / "fleet"), list[str]()
+    events = folder / EVENTS
+    events.write_text("before the start\n")
+    supervisor = Supervisor(folder, echo=lines.append)
+    with events.open("a") as log:
+        log.write("one\ntwo\n")
+    supervisor._echo_events()
+    events.rename(folder / "events.log.1")
+    supervisor._echo_events()
+    # Longer than what was echoed: only the file tells that it is another one.
+    events.write_text("three, in a file that is longer than the one before was\n")
+    supervisor._echo_events()
+    os.truncate(events, 0)
+    with events.open("a") as log:
+        log.write("four\n")
+    supervisor._echo_events()
+    supervisor._echo_events()
+    assert lines == ["one", "two", "three, in a file that is longer than the one before was", "four"]
+    supervisor._lock.close()
+
+
+class FakeClient:
+    """Runs by their status, as the control API lists them."""
+
+    def __init__(self, **runs: str) -> None:
+        self.runs = {int(number.removeprefix("run")): status for number, status in runs.items()}
+        self.stopped: list[int] = []
+
+    def ListRuns(self, request: Any) -> Any:  # noqa: N802
+        found = {run: SimpleNamespace(status=SimpleNamespace(status=status)) for run, status in self.runs.items()}
+        return SimpleNamespace(run_dict=found)
+
+    def StopRun(self, request: Any) -> None:  # noqa: N802
+        self.stopped.append(request.run_id)
+        if self.runs[request.run_id] == Status.STARTING:
+            asked = httpx.Request("POST", "https://server")
+            raise httpx.HTTPStatusError("it has ended", request=asked, response=httpx.Response(400, request=asked))
+
+
+def test_runs_of_servers_that_were_killed_are_stopped_before_another_one_starts() -> None:
+    control = Control.__new__(Control)
+    control._client = client = FakeClient(  # type: ignore[assignment]
+        run3=Status.STARTING, run4=Status.RUNNING, run5=Status.FINISHED, run6=Status.PENDING
+    )
+    control.stop_all()
+    assert client.stopped == [3, 4, 6]
 
 
 def test_a_server_app_whose_process_is_killed_counts_as_ended_at_once(

@@ -83,7 +83,7 @@ def test_services_own_nothing_but_their_state(units: Path, name: str) -> None:
 
 def test_the_container_has_this_version_and_is_nobody_special(units: Path) -> None:
     text = (units / "Containerfile").read_text()
-    assert f'ARG OFMS="ofms[flower]=={__version__}"' in text
+    assert f'ARG OFMS="ofms[flower,export]=={__version__}"' in text
     joined = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
     instructions = [line.split()[0] for line in joined.splitlines() if line]
     assert instructions[0] == "FROM"

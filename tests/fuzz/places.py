@@ -41,6 +41,33 @@ EXPERIMENT: dict[str, Any] = {
         "mab": {"learning_rate": 0.1},
     },
 }
+# With everything that changes a run while it runs, and clients whose updates are hostile.
+CHANGING: dict[str, Any] = EXPERIMENT | {
+    "budget": {"pump": 3, "*": "3"},
+    "bandwidth": "100%",
+    "policy": "ofms-ft",
+    "seed": 3,
+    "history": 2,
+    "aggregation": "clipped:2",
+    "attack": "largest:0.4",
+    "trust": {"packages": ["pumps"], "folders": ["."]},
+    "events": [
+        {"exchange": 2, "join": ["valve"], "add": ["net5"], "interval": 2},
+        {"exchange": 3, "retire": ["net0"], "budget": {"pump": "2"}, "rollback": {"net1": 1}},
+        {"exchange": 4, "drift": [0, "1-2"], "bandwidth": "80%", "aggregation": "median"},
+        {"exchange": 5, "leave": ["fan"], "policy": "mab", "settings": {"learning_rate": 0.2}},
+    ],
+}
+DRIFTING: dict[str, Any] = EXPERIMENT | {
+    "policy": "ofms-ft",
+    "drift": "switch",
+    "doubling": 3,
+    "seed": 1,
+    "history": 1,
+    "clients": 3,
+    "rounds": 8,
+}
+EXPERIMENTS = (EXPERIMENT, CHANGING, DRIFTING)
 # Policies with few settings and with many.
 POLICIES = ("late-hedge", "ofms-ft", "mab")
 PRETRAINING: dict[str, Any] = {
@@ -93,7 +120,8 @@ def _write_inputs(folder: Path) -> None:
     dictionary.write(folder / "models")
     np.savez(folder / "stream.npz", x=stream.x, y=stream.y, names=np.array(["fan", "pump", "valve"]))
     table(folder).to_csv(folder / "stream.csv", index=False)
-    (folder / "own.toml").write_text(tomli_w.dumps(EXPERIMENT))
+    for name, experiment in {"own": EXPERIMENT, "changing": CHANGING, "drifting": DRIFTING}.items():
+        (folder / f"{name}.toml").write_text(tomli_w.dumps(experiment))
 
 
 def table(folder: Path) -> pandas.DataFrame:
@@ -111,7 +139,7 @@ def _write_runs(folder: Path) -> None:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setattr(page, "write_report", lambda *given: Path("none"))
         patch.setattr(checkpoint, "_MOST_TIME", float("inf"))
-        assert _main(["run", own, "--out", str(folder / "run")]) == 0
+        assert _main(["run", own, "--save-models", "--out", str(folder / "run")]) == 0
         assert _main(["compare", own, "--policy", "mab", "--seeds", "1", "--out", str(folder / "results")]) == 0
         patch.setattr(checkpoint.Checkpoints, "remove", lambda self: None)
         assert _main(["run", own, "--checkpoint", "0", "--out", str(folder / "interrupted")]) == 0

@@ -88,6 +88,26 @@ SETTINGS = [
     "window=1e9",
     "loss_bound=raw",
     "learning_rate=tuned",
+    "aggregation=clipped:2",
+    "aggregation=median",
+    "aggregation=trimmed-mean:0.9",
+    "attack=largest:0.5",
+    "attack=sign-flip:2",
+    "doubling=3",
+    "drift=switch",
+    "seed=3",
+    "history=0",
+    "history=1e9",
+    "interval=3",
+    "shards=2",
+    "dtype=float64",
+    "device=cpu",
+    "hindsight=false",
+    "policy=mab",
+    "budget={ pump = 2, '*' = 3 }",
+    "events=[{ exchange = 2, retire = ['net0'] }]",
+    "events=[{ exchange = 1, policy = 'os:system' }]",
+    "events=[{}]",
     "a.b=1",
     "=",
     "x=",
@@ -95,7 +115,10 @@ SETTINGS = [
     "a=[",
     "a='",
 ]
-TYPICAL = ["own.toml", "models", "run", "fleet", "digits", "stream.csv", "out", "mab", "ofms-ft", "50%", "64MiB", "a=b"]
+TYPICAL = [
+    *("own.toml", "changing.toml", "drifting.toml", "models", "run", "fleet", "digits", "stream.csv", "out"),
+    *("mab", "ofms-ft", "late-hedge", "theory", "switch", "rotate", "pump=2,*=3", "50%", "64MiB", "a=b", "pumps"),
+]
 VALUES = (
     st.sampled_from(NUMBERS).map(str)
     | st.sampled_from(TEXTS).filter(lambda text: "\0" not in text)
@@ -151,8 +174,8 @@ def test_every_subcommand_has_a_valid_line() -> None:
 @pytest.mark.parametrize("name", sorted(VALID), ids=" ".join)
 def test_valid_lines_are_obeyed(place: Place, name: tuple[str, ...]) -> None:
     status = run(place, [*name, *VALID[name]])
-    # Without a network, without other models and without saved ones, these are refused.
-    refused = (("pretrain",), ("deploy", "server"), ("deploy", "models", "add"), ("models", "export"))
+    # Without a network and without other models, these are refused.
+    refused = (("pretrain",), ("deploy", "server"), ("deploy", "models", "add"))
     assert status == (2 if name in refused else 0)
 
 
@@ -171,5 +194,5 @@ def run(place: Place, words: Words) -> int:
     if words[:1] == ["reproduce"] and not {"--show", "--help", "-h"} & set(words):
         words = [*words, "--show"]
     needed = {"deploy": ["fleet"], "models": ["run"], "report": ["run"]}.get(words[0] if words else "", [])
-    work = place.fresh("models", "own.toml", "stream.csv", *needed)
+    work = place.fresh("models", "own.toml", "changing.toml", "drifting.toml", "stream.csv", *needed)
     return command(*words, writes=[work]).status

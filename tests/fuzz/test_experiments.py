@@ -16,9 +16,10 @@ from ofms.report import page
 from tests.fuzz.amounts import inputs
 from tests.fuzz.holding import command
 from tests.fuzz.mutations import as_toml, mutated, mutated_bytes, mutated_text
-from tests.fuzz.places import EXPERIMENT, POLICIES, PRETRAINING, Place
+from tests.fuzz.places import EXPERIMENTS, POLICIES, PRETRAINING, Place
 
-TEXT = tomli_w.dumps(EXPERIMENT)
+TEXTS = [tomli_w.dumps(each) for each in EXPERIMENTS]
+TEXT = TEXTS[0]
 DEEP = "a = " + "[" * 3000
 
 
@@ -28,18 +29,29 @@ def _without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "write_report", lambda *given: Path("none"))
 
 
+@pytest.mark.parametrize("text", TEXTS, ids=["plain", "changing", "drifting"])
+@pytest.mark.parametrize("policy", [*POLICIES, None], ids=str)
+def test_the_experiments_before_any_change_are_run(place: Place, text: str, policy: str | None) -> None:
+    work = place.fresh("models", "stream.csv")
+    (work / "own.toml").write_text(text)
+    assert command("run", "own.toml", *(("--policy", policy) if policy else ()), writes=[work]).status == 0
+
+
 @inputs("experiments")
 @given(
-    mutated(EXPERIMENT).map(as_toml) | mutated_text(TEXT).map(str.encode) | mutated_bytes(TEXT.encode()),
-    st.sampled_from(POLICIES),
+    st.sampled_from(EXPERIMENTS).flatmap(mutated).map(as_toml)
+    | st.sampled_from(TEXTS).flatmap(mutated_text).map(str.encode)
+    | mutated_bytes(TEXT.encode()),
+    st.sampled_from(POLICIES) | st.none(),
 )
 @example(DEEP.encode(), "mab")
 @example(f"{TEXT}\nrounds = {'9' * 5000}\n".encode(), "mab")
 @example(TEXT.replace("interval = 1", f"interval = 0x{'f' * 5000}").encode(), "mab")
-def test_any_experiment_is_run_or_refused(place: Place, content: bytes, policy: str) -> None:
+def test_any_experiment_is_run_or_refused(place: Place, content: bytes, policy: str | None) -> None:
     work = place.fresh("models", "stream.csv")
     (work / "own.toml").write_bytes(content)
-    if command("run", "own.toml", "--policy", policy, "--out", "run", writes=[work]).status == 2:
+    named = () if policy is None else ("--policy", policy)
+    if command("run", "own.toml", *named, "--out", "run", writes=[work]).status == 2:
         assert not (work / "run").exists(), "a refused run leaves nothing"
 
 

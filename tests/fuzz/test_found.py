@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ import numpy as np
 import pandas
 import pytest
 
+from ofms.coordinator.checkpoint import Checkpoint
+from ofms.coordinator.deployment import Deployment
+from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.core.errors import InvalidInput
 from ofms.data.table import TableSource
 from ofms.device.device import Device
 from ofms.flower.records import from_record, to_record
 from ofms.models.dictionary import Dictionary
 from ofms.storage.archives import read_npz
+from ofms.storage.checksums import with_checksum, without_checksum
 from ofms.storage.envelope import Envelope, decode, encode
 from ofms.storage.parsing import parse_json, parse_toml
 from tests.deployments import make_fleet
@@ -100,3 +105,18 @@ def test_a_refused_welcome_leaves_the_device_as_it_was(change: dict[str, Any], t
         assert device.collect() == before
         device.receive(coordinator.run_exchange({0: before or b""})[0])
         assert device.predict(stream.x[0, 0]).id == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"members": 3}, {"members": [7]}, {"budgets": [[1], 2, 3]}, {"budgets": [-1, 2, 3]}],
+)
+def test_a_checkpoint_with_values_of_other_types_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    folder = make_fleet(tmp_path / "fleet")
+    with contextlib.closing(PersistentCoordinator(Deployment(folder))) as persistence:
+        persistence.save()
+        path = Checkpoint(folder).path
+    envelope = decode(without_checksum(path.read_bytes()))
+    path.write_bytes(with_checksum(encode(Envelope(envelope.kind, {**envelope.values, **change}, envelope.arrays))))
+    with pytest.raises(InvalidInput, match=r"it cannot be read .* to start over"):
+        PersistentCoordinator(Deployment(folder))

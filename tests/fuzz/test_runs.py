@@ -21,6 +21,7 @@ from tests.fuzz.places import Place
 from tests.fuzz.tensor_files import mutated_tensors
 
 FINISHED = ["config.toml", "summary.json", "metrics.jsonl", "clients.npz", "history.npz"]
+SAVED = ["config.toml", "summary.json", "models/dictionary.json", "models/net1.safetensors"]
 INTERRUPTED = ["config.toml", "metrics.jsonl", "checkpoint/latest.json", "checkpoint/*.safetensors"]
 
 
@@ -117,6 +118,22 @@ def test_any_interrupted_run_is_resumed_or_refused(place: Place, data: st.DataOb
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "write_report", lambda *given: Path("none"))
         command("run", "--resume", "interrupted", writes=[work])
+
+
+@inputs("models of runs")
+@given(st.data())
+def test_the_models_of_any_run_are_exported_or_refused(place: Place, data: st.DataObject) -> None:
+    run, names = data.draw(st.sampled_from([("run", SAVED), ("interrupted", INTERRUPTED)]))
+    name, content = data.draw(changed_file(place.valid / run, names))
+    work = place.fresh(run)
+    write(work / run / name, content)
+    if command("models", "export", run, "out", writes=[work]).status:
+        assert not (work / "out").exists()
+    elif run == "run":
+        # Networks are not built, because that would import the user's code: changed options and shapes are copied.
+        assert command("check", "out", writes=[work]).status == command("check", "run/models", writes=[work]).status
+    else:
+        assert command("check", "out", writes=[work]).status == 0, "what is exported can be used"
 
 
 @inputs("cells")

@@ -10,6 +10,7 @@ import pytest
 from ofms.core.layers import Layers
 from ofms.core.typing import AnyArray
 from ofms.policies.late_rounds import Rounds, _one_of_each, _range
+from ofms.policies.observations import Recent
 
 nan = np.nan
 
@@ -68,6 +69,7 @@ def test_the_last_exchange_is_the_one_that_was_granted() -> None:
     later = rounds.granted(9)
     assert later.number.tolist() == [[4, 9]]
     assert later.losses is rounds.losses
+    assert rounds.mark(rounds.final).without_final().granted(9).number.tolist() == [[9]], "also if it is the only one"
 
 
 def test_exchanges_that_are_final_for_all_clients_are_dropped() -> None:
@@ -105,6 +107,7 @@ def test_the_weights_of_retired_models_go_to_the_others_in_proportion() -> None:
     assert rounds.members.whole[:, :, 0].tolist() == [[[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]]
     assert rounds.certain.whole.tolist() == [[[False, True], [False, True]], [[False, True], [False, False]]]
     assert rounds.outside.whole.tolist() == [[0.5, 0.5], [0.5, 1.0]]
+    assert {part.dtype.name for part in rounds.members.parts} == {"float32"}
     assert rounds.losses == pytest.approx(np.array([[[nan, 2]], [[4, nan]]]), nan_ok=True)
 
 
@@ -126,6 +129,40 @@ def test_unequal_weights_of_two_members_when_a_model_retires() -> None:
     assert rounds.outside.whole[0, 0] == pytest.approx(1 - (0.75 * 6 / 7 + 0.25 / 4))
     assert rounds.certain.whole.tolist() == [[[True, False, False]]]
     assert rounds.losses == pytest.approx(np.array([[[0, 0, nan]]]), nan_ok=True)
+
+
+def test_what_was_drawn_outside_stays_if_no_model_retires() -> None:
+    """It is not computed anew from weights in single precision; what is left of it by rounding alone is nothing."""
+    rounds = replace(example(), outside=layers(np.array([0.2, 1e-13]), np.array([0.4, 1e-11])))
+    assert rounds.with_models(np.array([-1, 2, 0, 1])).outside.whole.tolist() == [[0.2, 0.4], [0.0, 1e-11]]
+
+
+def test_all_certain_models_that_stay_are_inside() -> None:
+    """The first of four models leaves. The others have weights 1/2, 1/4 and 1/4; the first and the last are certain."""
+    rounds = replace(
+        Rounds.none(1, 4, 1),
+        members=layers(np.array([[[0.5, 0.25, 0.125, 0.125]]], dtype=np.float32)),
+        mixture=layers(np.ones((1, 1))),
+        certain=layers(np.array([[True, True, False, True]])),
+        outside=layers(np.array([0.125])),
+        losses=np.zeros((1, 1, 4)),
+    ).with_models(np.array([1, 2, 3]))
+    assert rounds.members.whole.tolist() == [[[[0.5, 0.25, 0.25]]]]
+    assert rounds.outside.whole.tolist() == [[0.25]]
+
+
+def test_nothing_is_outside_if_all_models_that_stay_are_certain() -> None:
+    """Weights of fifty clients in single precision, whose sums in it are not those in double precision."""
+    weights = np.random.default_rng(0).random((50, 1, 9)).astype(np.float32)
+    rounds = replace(
+        Rounds.none(50, 9, 1),
+        members=layers(weights),
+        mixture=layers(np.ones((50, 1))),
+        certain=layers(np.arange(9) * np.ones((50, 1)) > 0),
+        outside=layers(np.full(50, 0.1)),
+        losses=np.zeros((50, 1, 9)),
+    ).with_models(np.arange(1, 9))
+    assert not rounds.outside.whole.any()
 
 
 def test_no_exchanges_with_other_models_are_none() -> None:
@@ -155,4 +192,57 @@ def test_parts_in_which_all_keys_differ() -> None:
     assert [part.tolist() for part in _one_of_each(keys, 10)] == [[0, 1, 3], [2, 4], [5]]
     assert [part.tolist() for part in _one_of_each(keys, 2)] == [[0, 1], [3], [2, 4], [5]]
     assert [part.tolist() for part in _one_of_each(np.array([1, 2, 3]), 2)] == [[0, 1], [2]]
+    assert [part.tolist() for part in _one_of_each(np.array([1, 3, 3]), 10)] == [[0, 1], [2]], "also after smaller ones"
     assert list(_one_of_each(np.zeros(0, dtype=np.int64), 2)) == []
+
+
+def seen(outputs: list[list[list[float]]], targets: list[list[float]], exchange: list[list[int]]) -> Recent:
+    """Samples of two clients, with the values of three models."""
+    return Recent(np.array(outputs, dtype=np.float32)[..., None], np.array(targets), np.array(exchange))
+
+
+def unlearnt() -> Rounds:
+    nobody = np.zeros((2, 2), dtype=np.int64)
+    return replace(example(), losses=np.zeros((2, 0, 3)), final=nobody > 0, samples=nobody)
+
+
+def test_losses_of_an_exchange_are_those_of_its_samples() -> None:
+    """The first client sees two samples in exchange 6, the second one two in exchange 4; plain losses.
+
+    Pools of the first: 3 with the error 4, and 1 with 1. Of the second: 2 with 4, and, of two models, 4/3 with 16/9.
+    """
+    recent = seen(
+        [[[1, 2, 4], [0, 0, 2]], [[4, 0, 0], [0, nan, 4]]],
+        [[1.0, 0.0], [0.0, 0.0]],
+        [[6, 6], [4, 4]],
+    )
+    after = unlearnt().observe(recent, late=True, plain=True)
+    last, first = [-4.0 - 1, -3.0 - 1, 5.0 + 3], [12 - 16 / 9, nan, -4 + 16 - 16 / 9]
+    expected = np.array([[[nan] * 3, last], [first, [nan] * 3]])
+    assert after.losses == pytest.approx(expected, nan_ok=True)
+    assert after.samples.tolist() == [[0, 2], [2, 0]]
+    newest = unlearnt().observe(recent, late=False, plain=True)
+    assert newest.losses == pytest.approx(np.array([[[nan] * 3, last], [[nan] * 3] * 2]), nan_ok=True)
+    assert newest.samples.tolist() == [[0, 2], [0, 0]], "the last exchange alone"
+    mixed = unlearnt().observe(recent, late=True, plain=False)
+    assert mixed.losses[0, 1, 1] != pytest.approx(-4.0), "at the price of the draw"
+
+
+def test_what_was_learnt_from_samples_that_were_dropped_stays() -> None:
+    """Of exchange 4 one of two samples is remembered. Only the output of a model that was not known is new."""
+    learnt = np.array([[[1.0, 2.0, nan], [3.0, 4.0, nan]], [[5.0, 6.0, nan], [7.0, 8.0, 9.0]]])
+    rounds = replace(unlearnt(), losses=learnt, samples=np.array([[2, 1], [2, 1]]))
+    known = [[[1.0, 2.0, nan], [1.0, 2.0, nan]], [[1.0, 2.0, nan], [1.0, 2.0, 4.0]]]
+    after = rounds.observe(seen(known, [[1.0, 1.0]] * 2, [[4, 6]] * 2), late=True, plain=True)
+    assert np.array_equal(after.losses, learnt, equal_nan=True)
+    assert after.samples.tolist() == [[2, 1], [2, 1]]
+    known[0][1][2] = 4.0
+    after = rounds.observe(seen(known, [[1.0, 1.0]] * 2, [[4, 6]] * 2), late=True, plain=True)
+    learnt[0, 1] = [-4.0, -3.0, 5.0]
+    assert np.array_equal(after.losses, learnt, equal_nan=True)
+    assert after.samples.tolist() == [[2, 1], [2, 1]]
+
+
+def test_nothing_is_learnt_before_the_first_exchange() -> None:
+    after = Rounds.none(2, 3, 1).observe(Recent.none(2, 3), late=True, plain=False)
+    assert (len(after), after.losses.shape, after.samples.shape) == (0, (2, 0, 3), (2, 0))

@@ -88,6 +88,10 @@ def test_late_hedging_gives_a_new_model_its_share_in_every_member() -> None:
     assert after.peaks == pytest.approx(hedge.peaks), "ln K is the same"
     grown = late_changes.with_models(hedge, weights, np.array([0, 1, 2, -1]))
     assert grown.peaks == pytest.approx(math.log(4) / rates), "rates do not rise"
+    alone = late_changes.with_models(hedge, np.array([[0.0, 1.0, 0.0]] * 2), np.array([0, 2, -1]))
+    assert alone.hint_sums[:, 2].tolist() == [0, 0], "the others had no weight"
+    shares = np.exp(-rates[..., None] * grown.totals.losses)
+    assert shares[..., 3] / shares.sum(axis=-1) == pytest.approx(np.full((2, 2), 1 / 4)), "beside three others"
 
 
 # Of three models the second and the third stay, in this order, with a new one between them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from ofms.models.zoo import build_module
 from ofms.report.advice import Limits, Option, choose
 from tests.cli.commands import assert_refused, run
 
+CHOSEN = ("budget", "bandwidth", "interval")
 OPTION = st.builds(
     Option,
     budget=st.integers(1, 100),
@@ -76,8 +78,10 @@ def test_advice_for_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     budgets = sorted({option["budget"] for option in options})
     assert budgets[0] == sum(sorted(catalogue.storage.tolist())[-2:]), "the two largest models together"
     assert budgets[-1] == catalogue.storage.sum()
+    assert [option["bandwidth"] for option in options[:-2]] == [
+        min(500 * option["budget"], 2_000_000 * option["interval"]) for option in options[:-2]
+    ]
     for option in options:
-        assert option["bandwidth"] == min(500 * option["budget"], 2_000_000 * option["interval"])
         assert option["held"] <= option["budget"]
         assert option["error"] > 0
     assert take["error"] <= 1.05 * min(option["error"] for option in options)
@@ -85,10 +89,47 @@ def test_advice_for_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     frozen = [option["bound"] for option in options if option["interval"] == 1]
     assert frozen == sorted(frozen, reverse=True), "more memory, a smaller bound"
 
-    # The command that it prints runs with the same budget and interval.
-    (command,) = [line for line in printed.out.splitlines() if line.startswith("try it: ofms run")]
-    assert f"--budget {take['budget']}B" in command
-    assert f"interval={take['interval']}" in command
+
+def test_the_choice_is_also_tried_with_less_bandwidth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = written_problem(tmp_path)
+    arguments = ("--rounds", "20", "--devices", "100", "--json", "-q", "--out", tmp_path / "a.svg")
+    assert run("advise", experiment, *arguments) == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    *others, quarter, sixteenth = record["options"]
+    (full,) = [
+        option
+        for option in others
+        if (option["budget"], option["interval"]) == (quarter["budget"], quarter["interval"])
+    ]
+    assert all(option["bandwidth"] == 100 * option["budget"] for option in others)
+    assert quarter["bandwidth"] == full["bandwidth"] // 4
+    assert sixteenth["bandwidth"] == full["bandwidth"] // 16
+    assert sixteenth["enlarged"], "ten clients of a hundred have less than one client's upload"
+    assert 0 < quarter["up"] < full["up"]
+    assert record["take"] in record["options"]
+
+
+def test_the_printed_command_runs_with_all_that_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = written_problem(tmp_path)
+    (tmp_path / "models").rename(tmp_path / "my models")
+    monkeypatch.chdir(tmp_path)
+    # So many devices share the uplink that the share of ten clients is less than one client's upload.
+    arguments = ("--devices", "500", "--uplink", "2kB/s", "--clients", "4", "--rounds", "20", "--models", "my models")
+    settings = ("--policy", "ofms-ft", "--set", "learning_rate=1/sqrt(T)", "--seed", "3", "--trust", "pumps")
+    assert run("advise", experiment, *arguments, *settings, "--out", "advice.png", "-q", "--json") == 0
+    *_, command, last = capsys.readouterr().out.splitlines()
+    record = json.loads(last)
+    assert command == f"try it: {record['command']}"
+    program, *words = shlex.split(record["command"])
+    assert program == "ofms"
+    assert run(*words, "--out", "chosen", "-q") == 0, capsys.readouterr().err
+    config = ofms.load("chosen").config
+    assert (config.policy, config.seed, config.interval) == ("ofms-ft", 3, record["take"]["interval"])
+    assert (config.settings["learning_rate"], config.trusted().packages) == ("1/sqrt(T)", ("pumps",))
+    assert config.budget == f"{record['take']['budget']}B"
+    assert (config.clients, config.rounds) == (10, 40), "those of the experiment"
 
 
 def test_an_option_is_what_a_run_of_it_measures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,9 +158,26 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Ca
         (("--uplink", "10"), "uplink = 10: write bytes per second"),
         (("--uplink", "1B/s", "--rounds", "5", "--clients", "2"), "no option can run: the uplink is too small"),
         (("--every", "0"), "every = 0.0: give a number above 0"),
+        *((("--set", f"{name}=5"), f"{name} = 5: it is what this command chooses") for name in CHOSEN),
     ):
         assert_refused(capsys, run("advise", experiment, *arguments, "-q", "--out", tmp_path / "a.png"), message)
     assert not (tmp_path / "a.png").exists()
+
+
+def test_what_cannot_become_a_picture_is_refused_before_any_simulation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ofms.report.advice.advise", lambda *_, **__: pytest.fail("it was simulated"))
+    (tmp_path / "notes.png").write_text("my notes")
+    (tmp_path / "folder.png").mkdir()
+    for name, message in (
+        ("pic", "name a picture: its end must be one of .png"),
+        ("a.txt", "name a picture: its end must be one of .png"),
+        ("notes.png", "it is a file of another kind; name another"),
+        ("folder.png", "it is not a regular file; name another"),
+    ):
+        assert_refused(capsys, run("advise", "digits", "--out", tmp_path / name), message)
+    assert (tmp_path / "notes.png").read_text() == "my notes"
 
 
 @given(st.lists(OPTION, min_size=1, max_size=8), st.floats(0.001, 0.5))

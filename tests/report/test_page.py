@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -133,6 +134,16 @@ def test_the_page_in_chromium(browser: Any, runs: list[Path], theme: str, width:
     weights = browser.find_elements("css selector", "svg[data-chart^='weights-']")
     assert [chart.is_displayed() for chart in weights] == [False, False, True, False, False, False]
     assert len(browser.get_screenshot_as_png()) > 10_000
+
+
+def test_a_summary_without_figures_of_later_versions_becomes_a_page(runs: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs[0], folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    for name in ("frozen", "not_covered"):
+        summary.pop(name)
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert "down, per client and exchange" in write_report([folder], tmp_path / "page.html").read_text()
 
 
 def test_only_a_page_is_replaced(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,26 @@ def test_an_edited_policy_has_another_key(
     assert len(set(keys)) == 3
 
 
+def test_an_edited_policy_of_an_event_has_another_key(
+    write_module: Callable[[str, str], Trust], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CellStore, "dictionary", lambda self, experiment: (None, "revision"))
+    trust = write_module("edited_policy", POLICY)
+    (tmp_path / "own.toml").write_text(
+        'dataset = "digits"\nbudget = "3"\nbandwidth = "50%"\nclients = 4\nrounds = 20\n'
+        '[[events]]\nexchange = 5\npolicy = "edited_policy:algorithm"\n'
+    )
+
+    def key() -> str:
+        store = CellStore(tmp_path / "cells", run=False, progress=False, trust=trust)
+        return store.run_folder(Cell(str(tmp_path / "own.toml"))).name
+
+    keys = [key(), key()]
+    assert keys[0] == keys[1]
+    write_module("edited_policy", POLICY.replace("argmin", "argmax"))
+    assert key() not in keys
+
+
 FACTORY = """
 from torch import nn
 def small(width): return nn.Sequential(nn.Linear(3, width), nn.{0}(), nn.Linear(width, 1))

@@ -134,3 +134,17 @@ def test_the_two_lines_of_the_documentation_load_a_model(tmp_path: Path, monkeyp
     exec(code, names)
     for key, tensor in names["network"].state_dict().items():
         assert torch.equal(tensor, result.models.models[0].tensors[key])
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_damaged_models_are_not_exported(damage: str, tmp_path: Path) -> None:
+    folder, stream = stored_problem(tmp_path / "models")
+    ofms.simulate(models=folder, stream=stream, out=tmp_path / "run", save_models=True, **TUNED)
+    path = tmp_path / "run/models/net1.safetensors"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-4])
+    else:
+        path.unlink()
+    with pytest.raises(ofms.InvalidInput, match=r"net1\.safetensors: .*; copy or train it again"):
+        export_models(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

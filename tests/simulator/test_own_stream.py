@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -79,8 +80,7 @@ def test_clients_keep_their_names(experiment: Path, tmp_path: Path, capsys: pyte
 def test_budgets_by_name_in_the_experiment(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment.write_text(EXPERIMENT.replace('budget = "3"', 'budget = { pump = 2, "*" = "3" }'))
     assert load_experiment(str(experiment)).budget == {"pump": 2, "*": "3"}
-    with pytest.warns(UserWarning, match="the stream drops 1 of 37 rows"):
-        budgets = ofms.simulate(str(experiment)).clients["budget"]
+    budgets = ofms.simulate(str(experiment)).clients["budget"]
     assert budgets[1] * 3 == budgets[0] * 2
     assert run("bounds", experiment) == 0
     capsys.readouterr()
@@ -90,6 +90,20 @@ def test_budgets_by_name_in_the_experiment(experiment: Path, capsys: pytest.Capt
         ("pump=2,pump=3,*=3", "once for each client"),
     ):
         assert_refused(capsys, run("run", experiment, "--budget", budget), message)
+
+
+def test_warnings_go_to_the_log_of_a_program_that_has_one(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the root logger too, which `logging.basicConfig` configures."""
+    line = "the stream drops 1 of 37 rows"
+    ofms.simulate(str(experiment))
+    assert line in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with pytest.warns(UserWarning, match=line):
+        ofms.simulate(str(experiment))
+    assert not caplog.records
 
 
 def test_messages_name_the_client(experiment: Path, tmp_path: Path) -> None:

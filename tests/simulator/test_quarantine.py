@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,11 +157,16 @@ def test_a_quarantine_survives_resuming_with_the_same_bits(loopback: bool, tmp_p
     assert again.figures["warnings"] == whole.figures["warnings"]
 
 
-def test_the_event_is_in_the_log_the_summary_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = ofms.simulate(out=tmp_path / "run", progress=True, **wild_options())
+@pytest.mark.parametrize("progress", [True, False])
+def test_the_event_is_in_the_log_the_summary_and_the_page(
+    progress: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="ofms"):
+        result = ofms.simulate(out=tmp_path / "run", progress=progress, **wild_options())
     [event] = result.figures["quarantined"]
     line = f"quarantined because their updates were not finite: net2 (since round {event['round']})"
-    assert f"warning: {line}" in capsys.readouterr().err
+    logged = [(each.levelname, each.name) for each in caplog.records if line in each.getMessage()]
+    assert logged == [("WARNING" if progress else "INFO", "ofms.simulator.progress")]
     rounds = [json.loads(each) for each in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [each["round"] for each in rounds if each.get("quarantined") == ["net2"]] == [event["round"]]
     assert any("pump" in name for each in rounds for name in each.get("left_out", ()))

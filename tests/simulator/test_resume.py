@@ -174,6 +174,9 @@ def test_a_run_that_cannot_be_resumed_is_refused(stopped: Path) -> None:
     resume()
     with pytest.raises(ofms.InvalidInput, match="it is finished"):
         resume()
+    (stopped / "report.html").unlink()
+    with pytest.raises(ofms.InvalidInput, match=f"write its page with: ofms report {stopped}$"):
+        resume()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +278,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_overwritten(tmp_pa
     before = files(tmp_path / "run")
     with pytest.raises(ofms.InvalidInput, match="it already exists"):
         RunFolder(tmp_path / "run", result.config)
-    with pytest.raises(ofms.InvalidInput, match="it is finished"):
+    with pytest.raises(ofms.InvalidInput, match=r"it is finished; its figures are in summary\.json$"):
         RunFolder(tmp_path / "run", result.config, resumed=True)
     assert files(tmp_path / "run") == before
     assert not (tmp_path / "run" / ".lock").exists()

@@ -57,6 +57,7 @@ def command(
     import logging
 
     from ofms.core.errors import InvalidInput
+    from ofms.drawing.charts import require_picture
     from ofms.report.advice import Option, advise
     from ofms.report.advice_text import advice_text, draw_advice
     from ofms.storage.files import require_writable
@@ -66,6 +67,7 @@ def command(
     def on_option(option: Option, done: int, total: int) -> None:
         log.info("%d of %d: budget %d B, interval %d", done, total, option.budget, option.interval)
 
+    require_picture(out)
     require_writable(out.parent)
     advice = advise(
         experiment,
@@ -80,9 +82,12 @@ def command(
         tolerance=tolerance / 100,
         trust=trust,
         workers=workers,
+        progress=not quiet,
         on_option=on_option,
     )
-    click.echo(advice_text(advice, experiment))
+    click.echo(advice_text(advice))
+    for line in advice.warnings:
+        log.warning(line)
     try:
         draw_advice(advice, out)
         if not quiet:

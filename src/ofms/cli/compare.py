@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from ofms.cli.options import (
     workers_option,
 )
 from ofms.cli.processes import own_rank, own_workers, processes_option, start_if_asked
+
+_log = logging.getLogger(__name__)
 
 
 @click.command("compare")
@@ -92,10 +95,19 @@ def command(
     section = comparison(bench, names, details=True, **values)
     for table in section.tables:
         click.echo(table.text() + "\n")
+    for line in (*section.warnings, *store.version_warning()):
+        _log.warning(line)
     write_section(section, folder)
     if not quiet:
         click.echo(f"tables and runs in {folder}")
     runs = first_runs(bench, names, **values)
-    print_report([*runs.values()], folder / "report.html", names=[*runs], tables=section.tables, quiet=quiet)
+    print_report(
+        [*runs.values()],
+        folder / "report.html",
+        names=[*runs],
+        tables=section.tables,
+        warnings=section.warnings,
+        quiet=quiet,
+    )
     if as_json:
         print_json({"experiment": experiment, "runs": section.tables[0].data})

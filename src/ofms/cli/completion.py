@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 _SHELLS = ("bash", "zsh", "fish")
+_START_COMPLETION = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }"
 
 
 @click.command("completion")
@@ -37,7 +38,11 @@ def _script(shell: str) -> str:
     assert kind is not None, "click supports these shells"
     completion = kind(cli, {}, "ofms", "_OFMS_COMPLETE")
     # Not `source()`, which requires the shell itself.
-    return completion.source_template % completion.source_vars() + "\n"
+    template = completion.source_template
+    if shell == "zsh":
+        # Without its completion system, which the user's .zshrc may not have started, zsh has no `compdef`.
+        template = template.replace("    compdef ", f"    {_START_COMPLETION}\n    compdef ")
+    return template % completion.source_vars() + "\n"
 
 
 def _install(shell: str, script: str) -> Path:
@@ -54,11 +59,12 @@ def _install(shell: str, script: str) -> Path:
     write_whole(path, script.encode())
     if shell != "fish":
         settings = home / f".{shell}rc"
-        content = settings.read_text() if settings.exists() else ""
-        line = f'. "{path}"'
+        # Bytes: the file is the user's, in any encoding.
+        content = settings.read_bytes() if settings.exists() else b""
+        line = b'. "' + os.fsencode(path) + b'"'
         if line not in content:
-            separator = "" if not content or content.endswith("\n") else "\n"
-            write_whole(settings, f"{content}{separator}{line}\n".encode())
+            separator = b"" if not content or content.endswith(b"\n") else b"\n"
+            write_whole(settings, content + separator + line + b"\n")
     return path
 
 

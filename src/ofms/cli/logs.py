@@ -15,10 +15,22 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class _StandardError(logging.Handler):
-    """Lines on standard error as it is at that time, past a progress bar."""
+    """Lines on standard error as it is at that time, past a progress bar; the same warning only once.
+
+    A command that runs many simulations of one stream gets what that warns about from each of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._warned: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(self.format(record), err=True)
+        line = self.format(record)
+        if record.levelno == logging.WARNING:
+            if line in self._warned:
+                return
+            self._warned.add(line)
+        click.echo(line, err=True)
 
 
 class _Lines(logging.Formatter):

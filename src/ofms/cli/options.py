@@ -149,14 +149,20 @@ def print_json(record: dict[str, Any]) -> None:
 
 
 def print_report(
-    runs: Sequence[Path], out: Path, *, names: Sequence[str], tables: Sequence[Table], quiet: bool
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    names: Sequence[str],
+    tables: Sequence[Table],
+    warnings: Sequence[str],
+    quiet: bool,
 ) -> None:
     """Write the report and print its path; if that fails, only print why, since the run itself is complete."""
     from ofms.core.errors import InvalidInput
     from ofms.report.page import write_report
 
     try:
-        path = write_report(runs, out, names, tables)
+        path = write_report(runs, out, names, tables, warnings)
         if not quiet:
             click.echo(f"report: {path}")
         print_mixed_bounds(runs, names)

@@ -74,14 +74,14 @@ def find_settings(name: str, trust: Trust = NO_TRUST) -> list[Settings]:
         rows = _record(RunConfig, {"experiment": "digits"} | resolved)
         return [Settings("run", text, [row for row in rows if row.name not in ("settings", "trust", "stream")])]
     if name == "experiment":
-        return _experiment("experiment", "an experiment's TOML file", {})
+        return _experiment("experiment", "an experiment's TOML file", None)
     if name == "deployment":
         return _deployment("deployment", None)
     if (folder := _deployment_folder(name)) is not None:
         return _deployment(folder.name, folder)
     if name in available("experiments") or name.endswith(".toml"):
         loaded = load_experiment(name)
-        return _experiment(Path(name).name, loaded.summary, _values(loaded))[:1]
+        return _experiment(Path(name).name, loaded.summary, loaded)
     known = ", ".join([*MODULES, *available("experiments"), *RECORDS, "all"])
     raise InvalidInput("settings", name, f"use one of {known}, or your own policy, experiment or deployment")
 
@@ -109,21 +109,25 @@ def _preset_line(preset: str, policy: str) -> str:
     return f"Preset `{preset}`: {', '.join(listed)}." if listed else ""
 
 
-def _experiment(title: str, text: str, values: Mapping[str, Any]) -> list[Settings]:
-    """An experiment's settings, with its values as defaults; and the tables in it."""
+def _experiment(title: str, text: str, loaded: Experiment | None) -> list[Settings]:
+    """An experiment's settings and tables; of a file, those that it has, with its values as defaults."""
     from ofms.data.table import TableSource
 
-    tables = [
+    tables: list[tuple[str, str, type[Any]]] = [
         ("stream", "`[stream]` of an experiment: your own samples", TableSource),
         ("events", "each of `[[events]]` of an experiment: what changes during the run", EventTable),
         ("pretraining", "`[pretraining]` of an experiment: how its dictionary is trained", Pretraining),
         ("network", "each of `[[pretraining.networks]]`, and what they share in `[pretraining.common]`", Network),
     ]
-    others = [
-        Settings(name, about, describe_settings(kind) if name == "stream" else _record(kind))
-        for name, about, kind in tables
-    ]
-    return [Settings(title, text, _record(Experiment, values)), *others]
+    if loaded is None:
+        rows = {name: describe_settings(kind) if name == "stream" else _record(kind) for name, _, kind in tables}
+    else:
+        rows = {"stream": describe(TableSource, vars(loaded.stream))} if loaded.stream is not None else {}
+        rows |= {"events": _record(EventTable)} if loaded.events else {}
+        if loaded.pretraining is not None:
+            rows |= {"pretraining": _record(Pretraining, _values(loaded.pretraining)), "network": _record(Network)}
+    others = [Settings(name, about, rows[name]) for name, about, _ in tables if name in rows]
+    return [Settings(title, text, _record(Experiment, {} if loaded is None else _values(loaded))), *others]
 
 
 def _deployment_folder(name: str) -> Path | None:

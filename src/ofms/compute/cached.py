@@ -32,6 +32,7 @@ from ofms.data.folder import cache_folder
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.models.speed import one_thread_per_worker
+from ofms.plugins import loaded_source_key
 from ofms.policies.local_updates import LocalUpdate
 from ofms.storage.locks import waiting_lock
 
@@ -208,7 +209,8 @@ def _key(dictionary: Dictionary, stream: Stream, dtype: torch.dtype, device: tor
     """Everything that determines the outputs; networks with the same parameters may still compute something else."""
     networks = [repr(model.module) for model in dictionary.models]
     accelerator = [] if device.type == "cpu" else [device.type]
-    parts = [_FORMAT, dictionary.revision(), stream.fingerprint(), str(dtype), networks, *accelerator]
+    code = loaded_source_key(model.architecture for model in dictionary.models)
+    parts = [_FORMAT, dictionary.revision(), stream.fingerprint(), str(dtype), networks, *accelerator, *code]
     return msgspec.json.encode(parts)
 
 

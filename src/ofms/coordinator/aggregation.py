@@ -29,12 +29,22 @@ class Closed:
     """
 
     quarantined: list[int] = field(default_factory=list)
+    # By model, the devices that say that their update of it is not finite.
+    left_out: dict[int, list[int]] = field(default_factory=dict)
     restored: list[int] = field(default_factory=list)
     # By device, its updates that are far longer than the others'.
     outliers: dict[int, int] = field(default_factory=dict)
     late: list[tuple[int, int]] = field(default_factory=list)
     overdue: list[int] = field(default_factory=list)
     updates: int = 0
+
+
+def left_out(reports: Reports) -> dict[int, list[int]]:
+    """By model, the devices that left their update out because it is not finite."""
+    found: dict[int, list[int]] = {}
+    for place, model in [] if reports.left_out is None else np.argwhere(reports.left_out).tolist():
+        found.setdefault(model, []).append(int(reports.client[place]))
+    return found
 
 
 def outliers(answers: Sequence[Answer]) -> dict[int, int]:

@@ -102,11 +102,13 @@ class Checkpoint:
             return None
         with self._readable():
             values = decode(without_checksum(self.path.read_bytes())).values
-            if "members" not in values:
-                # Of an earlier version, without events.
-                return Beginning(list(values["budgets"]), list(range(len(values["budgets"]))))
-            events = [from_values(each, Event, str_keys=True) for each in values["events"]]
-            return Beginning(list(values["budgets"]), list(values["members"]), events)
+            # Of an earlier version, without events: all devices are members.
+            known = {"members": list(range(len(values["budgets"]))), "events": []} | dict(values)
+            names = Beginning.__struct_fields__
+            found = from_values({name: known[name] for name in names}, Beginning, str_keys=True)
+            if not set(found.members) <= set(range(len(found.budgets))) or min(found.budgets, default=0) < 0:
+                raise ValueError("devices with which it did not begin")
+            return found
 
     def write(self, coordinator: Coordinator, records: Records, beginning: Beginning) -> None:
         """Write models first, then the checkpoint that refers to them; then remove unreferenced models."""
@@ -155,7 +157,8 @@ class Checkpoint:
     def _readable(self) -> Iterator[None]:
         try:
             yield
-        except (KeyError, ValueError, IndexError, OSError, msgspec.ValidationError) as error:
+        # Types, too: its values may be others than those that were written.
+        except (AttributeError, LookupError, TypeError, ValueError, OSError, msgspec.ValidationError) as error:
             if isinstance(error, InvalidInput) and error.field == "checkpoint":
                 raise
             remedy = f"it cannot be read ({error}); move `state` away to start over"

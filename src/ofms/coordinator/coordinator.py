@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ofms.compute.moving import move_models
-from ofms.coordinator.aggregation import Closed, aggregate, outliers
+from ofms.coordinator.aggregation import Closed, aggregate, left_out, outliers
 from ofms.coordinator.graphs import Graphs
 from ofms.coordinator.late_answers import LateAnswers
 from ofms.coordinator.messages import encode_grant, encode_welcome, opening_id
@@ -192,6 +192,7 @@ class Coordinator(LateAnswers):
             quarantined = np.flatnonzero(self.state.quarantined & ~before.quarantined).tolist()
             back = np.flatnonzero(restored).tolist()
             closed = replace(closed, quarantined=quarantined, restored=back, outliers=outliers(answers))
+            closed = replace(closed, left_out=left_out(reports))
             self._note_replaced(closed.restored)
         stragglers.expect(opened.grants, opened.openings, sorted(awaited))
         if awaited and self.policy.reports_losses:

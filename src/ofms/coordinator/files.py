@@ -16,6 +16,8 @@ SERVER, DEVICES = "server.toml", "devices.toml"
 AUTHORITY_KEY, CERTIFICATE, CERTIFICATE_KEY = "ca.key", "server.pem", "server.key"
 STATE, STATUS, EVENTS, COMMANDS = "state", "status.json", "events.log", "commands"
 APP, FLOWER, DEVICE_FOLDERS, GRAPHS, ADDED = "app", "flower", "devices", "graphs", "added"
+# In STATE: written when the server app last asked who is connected.
+POLLED = "polled"
 # In a device's folder.
 AUTHORITY, DEVICE_KEY, DEVICE_FILE = "ca.pem", "device.key", "device.toml"
 

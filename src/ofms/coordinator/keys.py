@@ -30,6 +30,7 @@ from ofms.coordinator.files import (
     DeviceFile,
     split_address,
 )
+from ofms.coordinator.joins import has_begun, require_joins
 from ofms.coordinator.roster import DeviceEntry, Roster, read_roster, require_name, write_roster
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue
@@ -135,7 +136,9 @@ def change_devices(folder: Path, added: Mapping[str, str], revoked: Sequence[str
             names = ", ".join(known) or "none"
             raise InvalidInput("revoke", name, f"no such device; the devices are: {names}")
         known[name].revoked = True
-    if added:
+    if added and has_begun(folder):
+        require_joins(folder, added.values())
+    elif added:
         _require_enough(folder, [*(device.budget for device in roster.devices), *added.values()])
     folders: list[Path] = []
     try:

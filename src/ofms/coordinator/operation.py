@@ -9,11 +9,22 @@ import msgspec
 
 from ofms.coordinator.changes import Requested, keep_model, read_models
 from ofms.coordinator.commands import Command, give_command
-from ofms.coordinator.deployment import Deployment
+from ofms.coordinator.deployment import Deployment, read_config
 from ofms.coordinator.files import GRAPHS
 from ofms.coordinator.graphs import export_missing, write_graphs
+from ofms.coordinator.joins import has_begun
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.models.dictionary import Dictionary, Model
+
+
+def current_dictionary(folder: Path) -> Dictionary:
+    """The models in use, by the server's last checkpoint; before the first one, those that `server.toml` names."""
+    if not has_begun(folder):
+        config = read_config(folder)
+        return Dictionary.read(folder / config.models, trust=config.trusted(folder))
+    coordinator = PersistentCoordinator(Deployment(folder), read_only=True).coordinator
+    whole = coordinator.dictionary
+    return Dictionary(whole.task, tuple(whole.models[slot] for slot in coordinator.setup.places))
 
 
 def request_change(

@@ -22,6 +22,7 @@ from ofms.coordinator.commands import Command
 from ofms.coordinator.coordinator import OpenExchange
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.events import log_event
+from ofms.coordinator.exchange_lines import warning_lines
 from ofms.coordinator.files import COMMANDS, EVENTS, STATE
 from ofms.coordinator.persistent_events import PersistentEvents
 from ofms.coordinator.programs import Programs
@@ -165,20 +166,10 @@ class PersistentCoordinator(PersistentEvents):
             else:
                 counts.missed += 1
         closed, names = coordinator.close(awaited), coordinator.fleet.catalogue.names
-        for model in closed.quarantined:
-            kept = "goes back to its first version" if model in closed.restored else "keeps its last finite version"
-            line = f"exchange {number}: {names[model]} is quarantined: its updates are not finite; it {kept} "
-            self.log_event(line + "and is not fine-tuned until `ofms deploy freeze --off`", logging.WARNING)
-        for model in sorted(set(closed.restored) - set(closed.quarantined)):
-            line = f"exchange {number}: {names[model]} goes back to its first version: fine-tuning made it worse"
-            self.log_event(line, logging.WARNING)
+        for line in warning_lines(closed, names, self.name, coordinator.staleness):
+            self.log_event(f"exchange {number}: {line}", logging.WARNING)
         for client, count in closed.outliers.items():
             records.counts[client].outliers += count
-            line = f"exchange {number}: {self.name(client)}: {count} updates are over ten times as long as the others'"
-            self.log_event(line, logging.WARNING)
-        for client in closed.overdue:
-            late = f"{self.name(client)} is more than {coordinator.staleness} exchanges late"
-            self.log_event(f"exchange {number}: {late}: its answer will not count", logging.WARNING)
         self._record_exchange(number, opened, closed)
         line = f"exchange {number}: {len(opened.answers)} of {len(opened.grants)} devices, {closed.updates} updates"
         missed = opened.grants.keys() - opened.answers.keys()

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 from ofms.coordinator.checkpoint import Beginning, Counts, Moment, Records
 from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.files import STATE
-from ofms.coordinator.roster import write_roster
+from ofms.coordinator.roster import DeviceEntry, write_roster
 from ofms.core.errors import InvalidInput
 from ofms.core.events import Event
 from ofms.runs.units import parse_budgets
+
+
+def waiting_devices(coordinator: Coordinator, devices: Sequence[DeviceEntry]) -> list[int]:
+    """The devices of a roster that are not in the fleet yet: each is tried, whether those before it can join or not."""
+    known = {*coordinator.setup.members, *coordinator.setup.left}
+    return [client for client, device in enumerate(devices) if client not in known and not device.revoked]
+
+
+def join_of(coordinator: Coordinator, client: int, budget: str) -> Event:
+    """The event with which a device joins, before the coordinator's next exchange."""
+    largest = int(coordinator.fleet.catalogue.storage.max())
+    found = int(parse_budgets(budget, largest=largest, clients=1)[0])
+    return Event(exchange=coordinator.exchange, join={client: found})
 
 
 class PersistentEvents(ABC):
@@ -54,13 +68,9 @@ class PersistentEvents(ABC):
         coordinator, devices = self.coordinator, self.deployment.roster.devices
         if len(self.records.counts) < len(devices):
             write_roster(self.folder / STATE, self.deployment.roster)
-        setup, largest = coordinator.setup, int(coordinator.fleet.catalogue.storage.max())
-        known = setup.budgets.size
         self.records.counts += [Counts() for _ in devices[len(self.records.counts) :]]
-        for client, device in enumerate(devices[known:], known):
-            # A revoked one takes its number, too.
-            budget = int(parse_budgets(device.budget, largest=largest, clients=1)[0])
-            self._try_apply(Event(exchange=coordinator.exchange, join={client: budget}))
+        for client in waiting_devices(coordinator, devices):
+            self._try_apply(join_of(coordinator, client, devices[client].budget))
         for client in coordinator.setup.members:
             if client < len(devices) and devices[client].revoked:
                 self._try_apply(Event(exchange=coordinator.exchange, leave=(client,)))
@@ -81,9 +91,11 @@ class PersistentEvents(ABC):
         try:
             self.apply(event)
         except InvalidInput as error:
-            if str(error) not in self._complaints:
-                self._complaints.add(str(error))
-                self.log_event(f"{event.describe()} not possible: {error}")
+            names = {client: device.name for client, device in enumerate(self.deployment.roster.devices)}
+            line = f"not possible: {event.describe(names)}: {error}"
+            if line not in self._complaints:
+                self._complaints.add(line)
+                self.log_event(line)
 
     def _replay(self) -> None:
         """Repeat the events up to the checkpoint, whose states follow."""

@@ -24,6 +24,8 @@ _SOONEST_POLL, _LATEST_POLL, _SLOWER = 0.1, 1.0, 1.25
 _JOIN_SECONDS = 5.0
 _USUAL_TRAVEL_SECONDS = 10.0
 _RETRY_SECONDS = 5.0
+# An exchange that opens while the program of a device is started again would leave it out.
+_RESTART_SECONDS = 10.0
 
 
 class Scheduler:
@@ -55,7 +57,8 @@ class Scheduler:
                 self._change()
             self._refresh_nodes()
             present = set(persistence.nodes) & coordinator.requests.keys()
-            if present:
+            restarting = self._presence.left_within(_RESTART_SECONDS) & coordinator.requests.keys()
+            if present and len(present) >= self._quorum(len(present | restarting)):
                 persistence.save_answers()
                 self._exchange(present)
             else:

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from ofms.coordinator.checkpoint import Records
+from ofms.coordinator.checkpoint import Counts, Records
 from ofms.coordinator.coordinator import Coordinator
 from ofms.coordinator.deployment import read_config
 from ofms.coordinator.files import STATE, STATUS
 from ofms.coordinator.roster import Roster
+from ofms.coordinator.statistics import ClosedExchange, ModelUse
 from ofms.coordinator.watch.metrics import device_state, last_score
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
@@ -22,6 +23,7 @@ from ofms.runs.units import human_bytes
 from ofms.storage.files import write_whole
 from ofms.storage.locks import is_locked
 from ofms.storage.parsing import parse_json
+from ofms.storage.typed import from_values
 
 _REFUSALS_SHOWN = 10
 # What a status of 0.3.0 does not have.
@@ -29,6 +31,42 @@ _NOT_USED: dict[str, Any] = {"held": {}, "used": {}, "reporting": 0}
 _LATER = {"version": "", "task": "", "models": [], "recent": [], "use": _NOT_USED, "quorum": 1.0, "staleness": 0}
 _LATER_OF_DEVICES = {"late": 0, "working_on": None, "samples": 0, "score": 0.0, "last_samples": 0, "last_score": 0.0}
 _LATER_OF_DEVICES |= {"outliers": 0}
+
+
+class _Device(msgspec.Struct):
+    """What readers need of a device besides its `Counts`."""
+
+    name: str
+    client: int
+    node: int | None
+    revoked: bool
+    budget: int
+    working_on: int | None
+
+
+class _Status(msgspec.Struct):
+    """What readers need of a status besides its devices, with the defaults of `_LATER`."""
+
+    version: str
+    deployment: str
+    revision: str
+    policy: str
+    quorum: float
+    exchange: int
+    exchanges: int | None
+    finished: bool
+    frozen: bool
+    bytes_down: int
+    bytes_up: int
+    task: str
+    models: list[str]
+    versions: list[int]
+    use: ModelUse
+    recent: list[ClosedExchange]
+    refusals: list[str]
+    written: float
+    in_use: list[str] = []
+    quarantined: list[str] = []
 
 
 def write_status(
@@ -83,8 +121,15 @@ def read_status(folder: Path) -> dict[str, Any]:
         raise InvalidInput("deployment", folder, "its server has not run yet; start it: ofms deploy server") from None
     except ValueError as error:
         raise InvalidInput("status", folder / STATUS, f"it is damaged ({error}); the server will rewrite it") from None
-    devices = [_LATER_OF_DEVICES | device for device in status["devices"]]
-    return _LATER | status | {"devices": devices, "running": is_locked(folder / STATE)}
+    try:
+        status = _LATER | status
+        from_values(status, _Status)
+        devices = [_LATER_OF_DEVICES | device for device in from_values(status["devices"], list[dict[str, Any]])]
+        from_values(devices, list[_Device])
+        from_values(devices, list[Counts])
+    except (KeyError, msgspec.ValidationError) as error:
+        raise InvalidInput("status", folder / STATUS, f"it is damaged ({error}); the server will rewrite it") from None
+    return status | {"devices": devices, "running": is_locked(folder / STATE)}
 
 
 def status_text(status: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.core.selection_loss import MOST_LOSS
-from ofms.core.typing import AnyArray, Flags
+from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.policies.protocol import Policy
 from ofms.storage.envelope import Envelope, require_array
 
@@ -21,6 +21,9 @@ Tensors = dict[str, torch.Tensor]
 _MOST_LINES = 20
 # A device may see more samples than the interval before it can report.
 _MOST_LABELS = 10
+# Of what fine-tuning lost against first versions (`ofms.policies.controls`): a device's shares of one relative change.
+_MOST_COMPARED = 1.0
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +113,8 @@ def read_answer(
     only_updated
         Whether losses are those of the models that the client fine-tuned, not of all that it held.
     control
-        Whether they are what fine-tuning lost against first versions, of all held models, which may be negative.
+        Whether they are what fine-tuning lost against first versions, of all held models: shares of one number from -1
+        to 1, whatever `most_loss` is.
     """
     models = len(catalogue)
     part = envelope.part("report")
@@ -120,12 +124,11 @@ def read_answer(
         losses = require_array(part, "losses", (1, models), "f").astype(np.float64)
         only_updated &= not control
         expected = updated & grants.held if only_updated else grants.held
-        own, least = losses[expected], -most_loss if control else 0.0
-        if not ((own >= least) & (own <= most_loss)).all():
+        if control:
+            _require_comparisons(losses[expected])
+        elif not ((losses[expected] >= 0) & (losses[expected] <= most_loss)).all():
             which = "fine-tuned" if only_updated else "held"
-            raise InvalidInput(
-                "message", "losses", f"they must be from {least:g} to {most_loss:g} for all models {which}"
-            )
+            raise InvalidInput("message", "losses", f"they must be from 0 to {most_loss:g} for all models {which}")
         losses = np.where(expected, losses, np.nan)
     reports = Reports(grants.exchange, grants.client, losses, updated, _left_out(part, updated, grants))
     refused, updates = [], {}
@@ -147,6 +150,13 @@ def read_answer(
             if 0 <= model < models:
                 updated[0, model] = False
     return Answer(replace(reports, updated=updated), updates, tuple(refused))
+
+
+def _require_comparisons(own: Floats) -> None:
+    """Reject comparisons that no correct device reports: all devices count alike, so a larger one outvotes them."""
+    # A comparison of NaN is no share either: written so that it is rejected.
+    if not float(np.abs(own).sum()) <= _MOST_COMPARED + _ROUNDING:
+        raise InvalidInput("message", "losses", "comparisons with first versions must be shares of a number up to 1")
 
 
 def _left_out(part: Mapping[str, AnyArray], updated: Flags, grants: Grants) -> Flags:

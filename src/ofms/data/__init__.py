@@ -6,8 +6,10 @@ from typing import cast
 
 from ofms.core.choices import suggest
 from ofms.core.errors import InvalidInput
-from ofms.data.stream import Dataset
+from ofms.data.stream import Dataset, Stream, TrainingSet
 from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object
+
+__all__ = ["Dataset", "Stream", "TrainingSet", "load_dataset"]
 
 _OURS = Trust(("ofms.data",))
 _PARTS = ("name", "task", "fetch", "check", "stream", "training_sets")
@@ -23,7 +25,11 @@ MODULES = {
 
 
 def load_dataset(name: str, trust: Trust = NO_TRUST) -> Dataset:
-    """A built-in dataset by name, or a user-defined one as `package.module:name` if its package is trusted."""
+    """A built-in dataset by name, or a user-defined one as `package.module:name` if its package is trusted.
+
+    >>> load_dataset("digits").stream(clients=2, rounds=3, seed=0)
+    Stream(classification, 2 clients × 3 rounds, inputs of shape (64,))
+    """
     if name in MODULES:
         return cast("Dataset", load_object(MODULES[name], field="dataset", trusted=_OURS))
     if not is_reference(name):

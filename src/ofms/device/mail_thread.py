@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ofms.core.errors import InvalidInput
-from ofms.device.mailbox import Mailbox
+from ofms.device.mailbox import Mailbox, largest_message
 
 if TYPE_CHECKING:
     from ofms.device.device import Device
@@ -43,11 +43,15 @@ class MailThread:
             self._device.wait_change(_POLL_SECONDS)
 
     def _receive(self) -> None:
-        found = self._mailbox.newest()
+        # The carrier knows no budget, and carries what the server sends.
+        largest = largest_message(self._device.budget)
+        found = self._mailbox.newest(largest + 1)
         if found is None:
             return
         name, content = found
         try:
+            if len(content) > largest:
+                raise InvalidInput("message", f"over {largest} bytes", f"at most {largest} bytes are accepted")
             self._device.receive(content)
         except OSError:
             raise  # Not the message's fault: retry.

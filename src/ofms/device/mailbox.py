@@ -13,6 +13,13 @@ from ofms.storage.files import remove_leftovers, write_whole
 from ofms.storage.private import private_mode, require_private
 
 _ENDING = ".safetensors"
+# What a message has besides models: a welcome describes every model, a report has some numbers per model.
+MARGIN = 16 * 2**20
+
+
+def largest_message(budget: int) -> int:
+    """Bytes of the largest message that a device accepts: models that fit its budget."""
+    return budget + MARGIN
 
 
 class Mailbox:
@@ -50,11 +57,12 @@ class Mailbox:
 
     # For the device.
 
-    def newest(self) -> tuple[str, bytes] | None:
-        """The newest message in the inbox, with its name."""
+    def newest(self, most: int = -1) -> tuple[str, bytes] | None:
+        """The newest message in the inbox, with its name; at most its first bytes, if `most` is given."""
         for name in reversed(self._names()):
             try:
-                return name, (self.inbox / (name + _ENDING)).read_bytes()
+                with open(self.inbox / (name + _ENDING), "rb") as file:
+                    return name, file.read(most)
             except FileNotFoundError:
                 continue
         return None

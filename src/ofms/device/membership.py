@@ -69,6 +69,8 @@ class Membership:
             ("task", self.task, other.task),
             ("policy", self.policy.name, other.policy.name),
             ("own_model", self.policy.own_model, other.policy.own_model),
+            ("models in use", self.slots.used.tolist(), other.slots.used.tolist()),
+            ("offsets", len(self.policy.offset_memories), len(other.policy.offset_memories)),
         ):
             if one != two:
                 raise InvalidInput("message", "welcome", f"its {name} differ from those of this deployment before")

@@ -27,6 +27,9 @@ COLOURS = (
     *("#9977FF", "#776633", "#AACC55", "#FFAA88", "#AABBAA", "#11DD77", "#AA3333", "#227700", "#FF0022", "#336666"),
 )
 _LEGEND_COLUMNS = 4
+# What files of these kinds have near their beginning.
+_PICTURES = {".png": b"\x89PNG\r\n", ".svg": b"<!DOCTYPE svg", ".pdf": b"%PDF-"}
+_BEGINNING = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +78,21 @@ def _figure_class() -> type[Figure]:
     return Figure
 
 
+def require_picture(path: Path) -> None:
+    """Reject a name that is not one of a picture, and an existing file that writing one would destroy."""
+    start = _PICTURES.get(path.suffix.lower())
+    if start is None:
+        raise InvalidInput("out", path, f"name a picture: its end must be one of {', '.join(_PICTURES)}")
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise InvalidInput("out", path, "it is not a regular file; name another")
+    with path.open("rb") as file:
+        beginning = file.read(_BEGINNING)
+    if beginning and start not in beginning:
+        raise InvalidInput("out", path, "it is a file of another kind; name another")
+
+
 def draw_curves(panels: Sequence[tuple[str, Sequence[Curve]]], paths: Sequence[Path], *, ylabel: str) -> None:
     """Write `curves_figure` to files, each in the format of its suffix."""
     write_figure(curves_figure(panels, ylabel=ylabel), paths)
@@ -87,7 +105,7 @@ def write_figure(figure: Figure, paths: Sequence[Path]) -> None:
     # A fixed salt, so that the same figure yields the same file.
     with matplotlib.rc_context({"svg.hashsalt": "ofms"}):
         for path in paths:
-            kind, content = path.suffix.removeprefix("."), io.BytesIO()
+            kind, content = path.suffix.lower().removeprefix("."), io.BytesIO()
             figure.savefig(content, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
             write_whole(path, content.getvalue())
 

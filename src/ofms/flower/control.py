@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import httpx
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import Status, SubStatus
 from flwr.common.serde import fab_to_proto, user_config_to_proto
@@ -67,6 +69,17 @@ class Control:
     def stop(self, run: int) -> None:
         """Stop a run."""
         self._client.StopRun(StopRunRequest(run_id=run))
+
+    def stop_all(self) -> None:
+        """Stop the runs of earlier servers that were killed: a SuperLink would start some of them again.
+
+        Flower deletes the messages of a run when it is stopped, or listed after its end.
+        """
+        for run, each in self._client.ListRuns(ListRunsRequest()).run_dict.items():
+            if each.status.status != Status.FINISHED:
+                # It may end meanwhile.
+                with contextlib.suppress(httpx.HTTPStatusError):
+                    self.stop(run)
 
     def ended(self, run: int) -> str | None:
         """How a run ended, or None while it is running."""

@@ -26,6 +26,7 @@ from ofms.flower.private import (
     PullAppMessagesRequest,
     PullMessagesRequest,
     PullObjectRequest,
+    PushAppMessagesRequest,
     PushMessagesRequest,
     PushObjectRequest,
     SendNodeHeartbeatRequest,
@@ -95,17 +96,8 @@ class FleetApi:
                 message_object_trees=[reply.tree],
                 clientapp_runtime_list=[0.0],
             )
-            response = _unless_gone(self._client.PushMessages, request)
-            reply.session, wanted = str(response.session_id), set(response.objects_to_push)
-            reply.contents = {name: content for name, content in reply.contents.items() if name in wanted}
-        for name, content in list(reply.contents.items()):
-            run, session = reply.metadata.run_id, reply.session
-            pushed = PushObjectRequest(
-                node=self._node, run_id=run, session_id=session, object_id=name, object_content=content
-            )
-            if not _unless_gone(self._client.PushObject, pushed).stored:
-                raise Gone("the SuperLink expected this reply no longer")
-            del reply.contents[name]
+            _expected(reply, _unless_gone(self._client.PushMessages, request))
+        _push_objects(partial(_unless_gone, self._client.PushObject), self._node, reply)
 
     def close(self) -> None:
         self._client.close()
@@ -113,6 +105,29 @@ class FleetApi:
     @property
     def _node(self) -> Node:
         return Node(node_id=self.node)
+
+
+def push_message(grid: Any, message: Transfer) -> str | None:
+    """For a server app: push a message, and return its id; None if the SuperLink does not accept it.
+
+    Flower's own grid pushes objects in any order.
+    """
+    client = grid._runtime_client
+    request = PushAppMessagesRequest(
+        messages_list=[Message.FromString(message.message)], message_object_trees=[message.tree]
+    )
+    try:
+        response = client.PushMessages(request)
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+            return None
+        raise
+    # Without an id, its node has just disconnected.
+    if not any(response.message_ids):
+        return None
+    _expected(message, response)
+    _push_objects(client.PushObject, grid.node, message)
+    return str(response.message_ids[0])
 
 
 def replies_to(grid: Any, messages: Iterable[str]) -> dict[str, Transfer]:
@@ -133,6 +148,13 @@ def pull_reply(grid: Any, reply: Transfer, largest: int) -> dict[str, Any] | Non
     finally:
         if complete:
             client.ConfirmMessageReceived(_confirmation(grid.node, reply))
+
+
+def delete_message(grid: Any, message: str) -> None:
+    """For a server app: let the SuperLink delete the content of a message or reply, which it keeps until then."""
+    run = int(grid.run.run_id)
+    request = ConfirmMessageReceivedRequest(node=grid.node, run_id=run, message_object_id=message)
+    grid._runtime_client.ConfirmMessageReceived(request)
 
 
 class _Signing:
@@ -177,6 +199,25 @@ def _pull_record(pull: Callable[[PullObjectRequest], Any], node: Node, transfer:
     content = response.object_content
     del response
     return decode_record(content)
+
+
+def _expected(sent: Transfer, response: Any) -> None:
+    """Keep what the SuperLink expects of a message that was announced."""
+    wanted = set(response.objects_to_push)
+    sent.session = str(response.session_id)
+    sent.contents = {name: content for name, content in sent.contents.items() if name in wanted}
+
+
+def _push_objects(push: Callable[[PushObjectRequest], Any], node: Node, sent: Transfer) -> None:
+    """Push the objects that are still expected; after an error, the others can be pushed again."""
+    run = sent.metadata.run_id
+    for name, content in list(sent.contents.items()):
+        request = PushObjectRequest(
+            node=node, run_id=run, session_id=sent.session or "", object_id=name, object_content=content
+        )
+        if not push(request).stored:
+            raise Gone("the SuperLink expects it no longer")
+        del sent.contents[name]
 
 
 def _confirmation(node: Node, transfer: Transfer) -> ConfirmMessageReceivedRequest:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from ofms.coordinator.files import AUTHORITY, DEVICE_KEY, read_device
 from ofms.core.errors import InvalidInput
-from ofms.device.mailbox import Mailbox
+from ofms.device.mailbox import Mailbox, largest_message
 from ofms.flower.asked import read_asked
 from ofms.flower.fleet_api import FleetApi, Gone
 from ofms.flower.http import httpx
@@ -29,7 +29,6 @@ from ofms.flower.node_file import NodeFile, Question
 from ofms.flower.objects import Transfer, make_reply
 from ofms.flower.opaque import read_record
 from ofms.flower.polling import Polling
-from ofms.flower.sizes import largest_message
 from ofms.storage.envelope import Envelope, encode
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _HEARTBEAT_SECONDS, _BEATS_PER_HEARTBEAT = 30.0, 1.25
 _UPLOAD_POLL_SECONDS, _MOST_UPLOAD_SECONDS = 0.1, 180.0
 _RETRY_SECONDS, _LATEST_RETRY = 1.0, 10.0
 # Long enough for the server to notice.
-_ABSENCE_SECONDS = 2.0
+_ABSENCE_SECONDS = 3.0
 _log = logging.getLogger("ofms.device")
 
 
@@ -146,9 +145,11 @@ class Node:
         if self._file.node:
             with contextlib.suppress(httpx.HTTPStatusError):
                 self._api.deactivate(self._file.node)
-            if self._file.question is None:
-                # A message may have been lost on its way to the store: the server resends it to a node that was absent.
+            if self._file.question is None or self._file.uploading:
+                # A message may have been lost on its way to the store, or an answer on its way to the SuperLink: the
+                # server sends a message again to a node that was absent.
                 self._stopping.wait(_ABSENCE_SECONDS)
+                self._file.keep(question=None, uploading=False)
         self._api.activate(_HEARTBEAT_SECONDS)
         self._file.keep(node=self._api.node)
         self._complaint = ""
@@ -221,8 +222,9 @@ class Node:
             if content is None:
                 return
             self._reply = make_reply(question.message, content)
+        self._file.keep(uploading=True)
         self._push(self._reply)
-        self._file.keep(question=None)
+        self._file.keep(question=None, uploading=False)
         self._reply, self._busy = None, True
         self._schedule(self._polling.after_answer())
 

@@ -32,6 +32,7 @@ class Question(msgspec.Struct, frozen=True):
 class _Content(msgspec.Struct, frozen=True):
     node: int = 0
     question: Question | None = None
+    uploading: bool = False
 
 
 class NodeFile:
@@ -53,6 +54,11 @@ class NodeFile:
     @property
     def question(self) -> Question | None:
         return self._content.question
+
+    @property
+    def uploading(self) -> bool:
+        """Whether an upload of the answer began and did not end: Flower accepts no other answer to that message."""
+        return self._content.uploading
 
     def keep(self, **changes: object) -> None:
         """Write changed values, if any changed."""

@@ -35,7 +35,8 @@ class Transfer:
     Attributes
     ----------
     contents, session
-        Of a reply: the objects to be pushed by their ids, and the session in which the SuperLink expects them.
+        To be sent: the objects to be pushed by their ids, in their order, and the session in which the SuperLink
+        expects them.
     """
 
     message: bytes
@@ -64,10 +65,13 @@ class Transfer:
         return str(records[0].object_id)
 
 
-def make_reply(received: bytes, content: bytes) -> Transfer:
-    """A reply to a message that was received, with an encoded envelope."""
-    metadata = _reply_to(Message.FromString(received).metadata)
-    record = _object("ConfigRecord", (), _record_body(content))
+def make_message(metadata: Metadata, content: bytes, wait: float = 0.0) -> Transfer:
+    """A message with an encoded envelope; `wait` is how many seconds its carrier waits for the answer.
+
+    The record is pushed last: its receiver pulls nothing else, and then confirms the message, whereupon the SuperLink
+    deletes all objects of it, also those that are still expected.
+    """
+    record = _object("ConfigRecord", (), _record_body(content, wait))
     names = json.dumps({RECORD: _id(record)}).encode()
     dictionary = _object("RecordDict", (_id(record),), names)
     body = Message(metadata=metadata).SerializeToString(deterministic=True)
@@ -75,10 +79,15 @@ def make_reply(received: bytes, content: bytes) -> Transfer:
     tree = ObjectTree(object_id=_id(record))
     for each in (dictionary, message):
         tree = ObjectTree(object_id=_id(each), children=[tree])
-    metadata.message_id = _id(message)
     announced = Message(metadata=metadata, content=RecordDict())
-    contents = {_id(each): each for each in (record, dictionary, message)}
+    announced.metadata.message_id = _id(message)
+    contents = {_id(each): each for each in (message, dictionary, record)}
     return Transfer(announced.SerializeToString(), tree, contents)
+
+
+def make_reply(received: bytes, content: bytes) -> Transfer:
+    """A reply to a message that was received, with an encoded envelope."""
+    return make_message(_reply_to(Message.FromString(received).metadata), content)
 
 
 def decode_record(content: bytes) -> dict[str, Any]:
@@ -114,10 +123,10 @@ def _reply_to(asked: Any) -> Any:
     return reply
 
 
-def _record_body(content: bytes) -> bytes:
+def _record_body(content: bytes, wait: float) -> bytes:
     # In place: messages that are put together from others are copies of them, and a content may be large.
     record = ConfigRecord()
-    for key, value in record_of(content).items():
+    for key, value in record_of(content, wait).items():
         item = record.items.add()
         item.key = key
         setattr(item.value, _FIELDS[type(value)], value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +13,16 @@ from ofms.storage.envelope import require_protocol
 # Of the record. Protocol 2 had a record per array; that of the envelope inside did not change.
 PROTOCOL = 3
 RECORD = "message"
+_RANDOM_BYTES = 16
 
 
 def record_of(content: bytes, wait: float = 0.0) -> dict[str, Any]:
-    """The values of a record; `wait` is how many seconds the carrier waits for the device's answer."""
-    return {"protocol": PROTOCOL, "wait": float(wait), "content": content}
+    """The values of a record; `wait` is how many seconds the carrier waits for the device's answer.
+
+    Random bytes make it another object than that of an equal message: the SuperLink would share one object between
+    both, and a receiver could confirm its message before all other objects of it are there.
+    """
+    return {"protocol": PROTOCOL, "wait": float(wait), "content": content, "random": os.urandom(_RANDOM_BYTES)}
 
 
 def read_record(record: Mapping[str, Any]) -> tuple[bytes, float]:

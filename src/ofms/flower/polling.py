@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-_SOONEST, _LATEST = 0.25, 10.0
+_SOONEST, _LATEST = 0.1, 10.0
 # Before the first message; after that, the previous exchange tells how long the others take.
 _LATEST_AT_FIRST, _SLOWER = 3.0, 1.5
 # Polls while waiting as long as usual, and before that.
@@ -25,10 +25,10 @@ class Polling:
 
     >>> now = [0.0]
     >>> polling = Polling(lambda: now[0])
-    >>> polling.after_nothing(0.01, asked=False), polling.after_nothing(0.01, asked=False)
-    (0.375, 0.5625)
+    >>> [round(polling.after_nothing(0.01, asked=False), 3) for _ in range(2)]
+    [0.15, 0.225]
     >>> polling.after_answer()
-    0.25
+    0.1
     >>> now[0] = 40.0  # The next message arrives after 40 s.
     >>> polling.after_message(), polling.after_answer(), polling.after_nothing(0.01, asked=False)
     (10.0, 10.0, 5.0)

@@ -59,7 +59,7 @@ with _without_the_rest():
     )
     from flwr.proto.node_pb2 import Node
     from flwr.proto.recorddict_pb2 import ConfigRecord, RecordDict
-    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
     from flwr.supercore.constant import (
         FLEET_HTTP_PUBLIC_KEY_HEADER,
         FLEET_HTTP_SIGNATURE_HEADER,
@@ -88,6 +88,7 @@ __all__ = [
     "PullAppMessagesRequest",
     "PullMessagesRequest",
     "PullObjectRequest",
+    "PushAppMessagesRequest",
     "PushMessagesRequest",
     "PushObjectRequest",
     "RecordDict",

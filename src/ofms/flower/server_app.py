@@ -12,7 +12,7 @@ from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.scheduler import Scheduler
 from ofms.core.errors import InvalidInput
-from ofms.flower.sizes import largest_reply
+from ofms.flower.sizes import largest_reply, write_bound
 from ofms.flower.transport import GridTransport
 
 app = ServerApp()
@@ -24,7 +24,11 @@ def main(grid: Grid, context: Context) -> None:
     persistence = _open(Deployment(str(context.run_config["deployment"])))
     try:
         coordinator = persistence.coordinator
-        transport = GridTransport(grid, lambda: largest_reply(coordinator.fleet.catalogue))
+        transport = GridTransport(
+            grid,
+            lambda: largest_reply(coordinator.fleet.catalogue),
+            lambda largest: write_bound(persistence.folder, largest),
+        )
         Scheduler(transport, persistence).run()
     except Exception as error:
         persistence.log_event(f"the server failed: {type(error).__name__}: {error}", logging.ERROR)

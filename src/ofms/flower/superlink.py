@@ -4,8 +4,8 @@
 
 On one port, the SuperLink serves nodes (`/v1/fleet`), the apps that it runs (`/v1/runtime`) and the control API
 (`/v1/control`), which starts runs and registers nodes without authentication. Here, requests from other machines and
-from other users of this one reach only `/v1/fleet`, with at most `OFMS_LARGEST_REQUEST` bytes. Rejected nodes are
-logged in the file that `OFMS_EVENTS` names.
+from other users of this one reach only `/v1/fleet`. How many bytes they may have is in the file that
+`OFMS_LARGEST_REQUEST` names; rejected nodes are logged in the one that `OFMS_EVENTS` names.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn.config
+from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from flwr.supercore.routers.runtime.tracing import RuntimeTracingMiddleware
 from flwr.superlink import extensions
@@ -40,12 +41,16 @@ from starlette.responses import PlainTextResponse
 from ofms.coordinator.events import log_event
 from ofms.coordinator.roster import read_roster
 from ofms.flower.local_users import is_own_connection
+from ofms.flower.sizes import read_bound
 
 _FLEET, _RUNTIME = "/v1/fleet/", "/v1/runtime/"
+_PUSH_MESSAGES, _PUSH_OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 _FOR_ALL = (_FLEET, "/health")
 _REPEAT_SECONDS = 60.0
 _MOST_LOGGED = 10_000
 _LARGEST_CALL = 2**20
+# Of a message: itself, its dictionary of records, and one record.
+_OBJECTS = 3
 _KEEP_ALIVE_SECONDS = 75
 _KEY_HEADER = FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode()
 
@@ -87,11 +92,16 @@ def _rejected_node(address: str, headers: Iterable[tuple[bytes, bytes]]) -> tupl
 class Gate:
     """Middleware: outside `/v1/fleet`, rejects other machines and this one's other users; logs rejected nodes.
 
-    Requests of nodes are rejected if they are large.
+    Requests of nodes are rejected if they are large, or announce more objects than a message has.
+
+    Parameters
+    ----------
+    bound
+        The file with the bytes of the largest request, which follows the dictionary; None for no bound.
     """
 
-    def __init__(self, app: Application, largest: int | None = None) -> None:
-        self.app, self.largest = app, largest
+    def __init__(self, app: Application, bound: Path | None = None) -> None:
+        self.app, self._bound, self._largest = app, bound, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -112,6 +122,14 @@ class Gate:
             await PlainTextResponse("too large", status_code=413)(scope, receive, send)
             return
 
+        if path == _PUSH_MESSAGES:
+            body = await _read(receive)
+            if not announces_one_record(body):
+                log_refusal(f"a node at {who}", "it announced other objects than one record")
+                await PlainTextResponse("a message is one record", status_code=400)(scope, receive, send)
+                return
+            receive = _again(body, receive)
+
         async def watched(event: Any) -> None:
             if path == "/v1/fleet/activate-node" and event["type"] == "http.response.start" and event["status"] >= 400:
                 log_refusal(*_rejected_node(who, scope["headers"]))
@@ -124,9 +142,53 @@ class Gate:
         sizes = [value for name, value in scope["headers"] if name.lower() == b"content-length"]
         if len(sizes) != 1 or not sizes[0].isdigit():
             return "unknown size"  # For example in chunks.
+        size = int(sizes[0])
         # Only objects are large; other requests name them.
-        largest = self.largest if path == "/v1/fleet/push-object" else _LARGEST_CALL
-        return f"{int(sizes[0])} bytes" if largest is not None and int(sizes[0]) > largest else ""
+        if path != _PUSH_OBJECT:
+            return f"{size} bytes" if size > _LARGEST_CALL else ""
+        if self._bound is not None and size > self._largest:
+            # Read only now: the bound may have grown since, and most requests are far smaller.
+            self._largest = read_bound(self._bound)
+        return f"{size} bytes" if self._bound is not None and size > self._largest else ""
+
+
+def announces_one_record(body: bytes) -> bool:
+    """Whether a push of messages announces one message with at most one record, as nodes and SuperNodes send it.
+
+    Each object that is announced is a row of Flower's database, and may then be as large as the largest request.
+    """
+    try:
+        request = PushMessagesRequest.FromString(body)
+    except Exception:
+        return True  # Flower rejects it: not a message of its protocol.
+    if max(len(request.messages_list), len(request.message_object_trees)) > 1:
+        return False
+    level = list(request.message_object_trees)
+    for _ in range(_OBJECTS):
+        level = [child for tree in level for child in tree.children]
+        if len(level) > 1:
+            return False
+    return not level
+
+
+async def _read(receive: Receive) -> bytes:
+    """The body of a request whose size was checked; shorter if the client disconnects."""
+    body = bytearray()
+    while True:
+        event = await receive()
+        body += event.get("body", b"")
+        if not event.get("more_body"):
+            return bytes(body)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Let the application read a body that was read."""
+    unread = [{"type": "http.request", "body": body}]
+
+    async def events() -> Any:
+        return unread.pop() if unread else await receive()
+
+    return events
 
 
 def allowed(path: str, client: tuple[str, int] | None, server: tuple[str, int | None] | None = None) -> bool:
@@ -209,8 +271,8 @@ def main() -> None:
         if self.ssl is not None:
             self.ssl.sslobject_class = Handshake
 
-    largest = int(os.environ["OFMS_LARGEST_REQUEST"]) if "OFMS_LARGEST_REQUEST" in os.environ else None
-    extensions.get_middleware = lambda: (Middleware(Gate, largest=largest), *own_middleware())
+    bound = Path(os.environ["OFMS_LARGEST_REQUEST"]) if "OFMS_LARGEST_REQUEST" in os.environ else None
+    extensions.get_middleware = lambda: (Middleware(Gate, bound=bound), *own_middleware())
     uvicorn.config.Config.load = load  # type: ignore[method-assign]
     skip_idle_middleware()
     flower_superlink()

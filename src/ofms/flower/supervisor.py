@@ -21,7 +21,7 @@ from ofms.coordinator.watch.server import WatchServer, start_watch
 from ofms.core.errors import InvalidInput, ProcessEnded
 from ofms.flower.control import Control
 from ofms.flower.processes import Process, superlink_command
-from ofms.flower.sizes import largest_request
+from ofms.flower.sizes import bound_file, largest_reply, write_bound
 from ofms.storage.locks import FolderLock
 from ofms.storage.private import require_private
 
@@ -51,13 +51,13 @@ class Supervisor:
         self.folder, self._echo = self.deployment.folder, echo
         # Report configuration errors before starting anything.
         catalogue = PersistentCoordinator(self.deployment, read_only=True).coordinator.fleet.catalogue
-        self._largest_request = largest_request(catalogue)
+        self._largest_reply = largest_reply(catalogue)
         host, self.port = split_address(self.deployment.config.address)
         self.listen = listen or ("127.0.0.1" if host in ("127.0.0.1", "localhost") else "0.0.0.0")
         self._home = self.folder / FLOWER
         require_private(self._home)
         self._lock = FolderLock(self._home)
-        self._echoed = self._events_size()
+        self._events_file, self._echoed = self._events_position()
         self._superlink: Process | None = None
         self._control: Control | None = None
         self._watch: WatchServer | None = None
@@ -75,11 +75,13 @@ class Supervisor:
             config = self.deployment.config
             self._watch = start_watch(self.folder, config.watch, [split_address(config.address)[0]])
             command = superlink_command(self.folder, self.listen, self.port)
-            own = {"OFMS_EVENTS": str(self.folder / EVENTS), "OFMS_LARGEST_REQUEST": str(self._largest_request)}
+            write_bound(self.folder, self._largest_reply)
+            own = {"OFMS_EVENTS": str(self.folder / EVENTS), "OFMS_LARGEST_REQUEST": str(bound_file(self.folder))}
             self._superlink = Process(command, self._home, log, **own, **_QUIET)
             _wait_for_answer(self._superlink, host, self.port, self.folder / AUTHORITY)
             self._control = Control(host, self.port, self.folder / AUTHORITY)
             self._register_devices()
+            self._control.stop_all()
             self._run = self._control.start(self.folder)
         except httpx.HTTPError as error:
             self._stop()
@@ -178,16 +180,22 @@ class Supervisor:
 
     def _echo_events(self) -> None:
         with contextlib.suppress(FileNotFoundError), open(self.folder / EVENTS, "rb") as events:
+            found = os.fstat(events.fileno())
+            if found.st_ino != self._events_file or found.st_size < self._echoed:
+                # Another file since the log was rotated, or the same one, emptied.
+                self._events_file, self._echoed = found.st_ino, 0
             events.seek(self._echoed)
             whole, newline, _ = events.read().rpartition(b"\n")
             self._echoed += len(whole) + len(newline)
             for line in whole.decode(errors="replace").splitlines():
                 self._echo(line)
 
-    def _events_size(self) -> int:
+    def _events_position(self) -> tuple[int, int]:
+        """The file of the event log and its size."""
         with contextlib.suppress(FileNotFoundError):
-            return (self.folder / EVENTS).stat().st_size
-        return 0
+            found = (self.folder / EVENTS).stat()
+            return found.st_ino, found.st_size
+        return 0, 0
 
     def _exchange(self) -> int:
         with contextlib.suppress(InvalidInput):

@@ -73,7 +73,8 @@ _CONTAINER = """\
 # `host = "0.0.0.0"` in [watch] of server.toml and add --publish 127.0.0.1:9095:9095.
 FROM docker.io/library/debian:trixie-slim
 
-ARG OFMS="ofms[flower]=={version}"
+# With what exports networks for devices without PyTorch (`ofms deploy keys --edge`).
+ARG OFMS="ofms[flower,export]=={version}"
 # PyTorch without CUDA, which PyPI's own wheels for Linux bring along.
 ARG PIP_EXTRA_INDEX_URL="https://download.pytorch.org/whl/cpu"
 

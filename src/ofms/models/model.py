@@ -106,15 +106,7 @@ def read_model(folder: Path, entry: ModelEntry, trust: Trust) -> Model:
     """Build a model's network and read its tensors."""
     # Without parameters first: options of a few bytes may describe a network that no memory holds.
     expected = stored_tensors(build_skeleton(entry.architecture, entry.options, trust))
-    path = folder / entry.file
-    if Path(entry.file).name != entry.file:
-        raise InvalidInput("file", entry.file, f"{folder / INDEX}: name a file in the same folder")
-    try:
-        tensors = safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise InvalidInput("file", path, f"model {entry.name!r} has no such file; copy or train it again") from None
-    except (SafetensorError, OSError) as error:
-        raise InvalidInput("file", path, f"not a complete safetensors file ({error}); copy or train it again") from None
+    path, tensors = folder / entry.file, read_tensors(folder, entry)
     for name in sorted(expected.keys() | tensors.keys()):
         wanted = list(expected[name].shape) if name in expected else "nothing"
         found = list(tensors[name].shape) if name in tensors else "nothing"
@@ -125,6 +117,19 @@ def read_model(folder: Path, entry: ModelEntry, trust: Trust) -> Model:
                 f"architecture {entry.architecture!r} expects {wanted}; fix one of them",
             )
     return model_of(entry, build_module(entry.architecture, entry.options, trust), tensors)
+
+
+def read_tensors(folder: Path, entry: ModelEntry) -> Tensors:
+    """The tensors of a model's file, whatever its network; a missing or damaged file is rejected."""
+    path = folder / entry.file
+    if Path(entry.file).name != entry.file:
+        raise InvalidInput("file", entry.file, f"{folder / INDEX}: name a file in the same folder")
+    try:
+        return safetensors.torch.load_file(path)
+    except FileNotFoundError:
+        raise InvalidInput("file", path, f"model {entry.name!r} has no such file; copy or train it again") from None
+    except (SafetensorError, OSError) as error:
+        raise InvalidInput("file", path, f"not a complete safetensors file ({error}); copy or train it again") from None
 
 
 def stored_tensors(module: nn.Module) -> Tensors:

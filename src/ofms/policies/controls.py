@@ -49,8 +49,7 @@ def loss_by_tuning(
     """
     between = (exchanges[0] < recent.exchange) & (recent.exchange < exchanges[1])
     new = samples.targets.shape[1]
-    kept = remembers - new if new else remembers
-    length = min(samples.outputs.shape[1] - new, recent.targets.shape[1], kept)
+    length = min(samples.outputs.shape[1] - new, recent.targets.shape[1], remembers - new)
     found: Floats = np.zeros(weights.shape)
     if length <= 0:
         return found
@@ -105,7 +104,7 @@ def gains_by_tuning(losses: Floats) -> Floats:
 def _of_client(first: Floats, tuned: Floats, weights: Floats, targets: Floats, memories: Floats) -> Floats:
     """[K] from [R, K, C] outputs, [R, K] weights and [R] targets of one client."""
     totals = weights.sum(axis=1, keepdims=True)
-    shares = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)[..., None]
+    shares = (weights / np.where(totals > 0, totals, 1.0))[..., None]
     pools = (shares * tuned).sum(axis=1)
     versions = np.stack([pools, (shares * first).sum(axis=1)], axis=1)
     known = totals[:, 0] > 0

@@ -141,7 +141,7 @@ class Rounds:
                 total = np.cumsum(own, axis=-1, dtype=np.float64)[..., -1:]
                 own = np.where(total > 0, own / np.where(total > 0, total, 1.0), ~new / np.count_nonzero(~new))
                 pooled = np.cumsum(mixture[..., None] * own, axis=1)[:, -1]
-                outside = np.maximum(0.0, 1 - np.cumsum(pooled * sure, axis=-1)[:, -1])
+                outside = np.maximum(0.0, 1 - np.cumsum(pooled * sure, axis=1)[:, -1])
             # Clients last in memory, as everywhere: bits depend on the order of additions.
             own = np.ascontiguousarray(own.transpose(1, 2, 0), dtype=np.float32).transpose(2, 0, 1)
             changed.append((own, np.asfortranarray(sure), np.where(outside < _ROUNDING, 0.0, outside)))
@@ -155,7 +155,7 @@ class Rounds:
             losses=np.asfortranarray(np.where(new, np.nan, self.losses[..., place])),
         )
 
-    def observe(self, recent: Recent, *, late: bool = True, plain: bool = False) -> Rounds:
+    def observe(self, recent: Recent, *, late: bool, plain: bool) -> Rounds:
         """Compute the relative losses of the exchanges for which outputs or samples are new."""
         (clients, learnt, models), rounds = self.losses.shape, len(self)
         # Clients come last, here and below: NumPy is fastest along the last axis.

@@ -103,7 +103,7 @@ class ServerSession:
         nothing, restored = np.zeros(len(self.fleet.catalogue)), self.restored(state, reports)
         reports = self._moderate(reports)
         products, norms, parameters = sizes or (nothing, nothing, nothing)
-        quarantined = state.quarantined | reports.lost() | ~np.isfinite(products + norms)
+        quarantined = state.quarantined | reports.lost() | ~(np.isfinite(products) & np.isfinite(norms))
         if quarantined.any():
             reports = replace(reports, updated=reports.updated & ~quarantined)
             products, norms = np.where(quarantined, 0.0, products), np.where(quarantined, 0.0, norms)

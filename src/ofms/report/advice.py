@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -17,18 +17,22 @@ from ofms.core.schedule import Schedule
 from ofms.core.typing import Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
-from ofms.plugins import Trust
+from ofms.plugins import Trust, trust_of
 from ofms.policies.fleet import Fleet
 from ofms.policies.ofms_ft_settings import OFMSFT
 from ofms.policies.registry import build_policy
-from ofms.runs.result import Result
+from ofms.runs.run_command import run_command
 from ofms.runs.units import parse_bytes, parse_uplink
+from ofms.runs.warning_lines import summarise_warnings
 from ofms.simulator.api import simulate
 from ofms.simulator.experiments import prepare, stream_of_run
 
 INTERVALS = (1, 5, 20)
 # Budgets to try, and the exchanges that a run needs to say something about an interval.
 _BUDGETS, _FEWEST_EXCHANGES = 4, 5
+# The choice is also simulated with these parts of its bandwidth, unless the uplink limits that already.
+_LESS_BANDWIDTH = (4, 16)
+_CHOSEN = ("budget", "bandwidth", "interval")
 _FIXED = ("models", "clients", "rounds", "drift", "hindsight")
 
 
@@ -45,6 +49,14 @@ class Limits:
         """E: what all devices can upload between two exchanges, at most all that they hold."""
         whole = self.devices * budget
         return whole if self.uplink is None else min(whole, math.floor(self.uplink * self.every * interval))
+
+    def simulated(self, option: Option, clients: int) -> int:
+        """The bandwidth of as many devices as there are clients; at least what one client may have to upload."""
+        return max(option.bandwidth * clients // self.devices, min(option.bandwidth, option.budget))
+
+    def is_enlarged(self, option: Option, clients: int) -> bool:
+        """Whether that is more than their share."""
+        return self.simulated(option, clients) > option.bandwidth * clients // self.devices
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Advice:
-    """All options, the one with the least error, and the one to take: the cheapest of those that are as good."""
+    """All options, the one with the least error, and the one to take: the cheapest of those that are as good.
+
+    `command` runs the latter with all clients and rounds of the experiment. `warnings` are those of all simulations.
+    """
 
     metric: str
     policy: str
@@ -81,6 +96,8 @@ class Advice:
     options: Sequence[Option]
     best: Option
     take: Option
+    command: str
+    warnings: Sequence[str] = ()
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
@@ -101,6 +118,7 @@ def advise(
     tolerance: float,
     trust: Trust | Iterable[str] = (),
     workers: int | None = None,
+    progress: bool = False,
     on_option: Callable[[Option, int, int], None] = lambda option, done, total: None,
 ) -> Advice:
     """Simulate budgets up to `budget` and some intervals, each with the bandwidth that `uplink` leaves for it.
@@ -120,10 +138,14 @@ def advise(
     on_option
         Is called after each simulation, with the number of those that are done and of all.
     """
-    for field, value in (("every", every), ("tolerance", tolerance)):
+    for name, value in (("every", every), ("tolerance", tolerance)):
         if not (math.isfinite(value) and value > 0):
-            raise InvalidInput(field, value, "give a number above 0")
-    whole, dictionary = prepare(experiment, policy=policy, trust=trust, given=given)
+            raise InvalidInput(name, value, "give a number above 0")
+    for name in _CHOSEN:
+        if name in given:
+            raise InvalidInput(name, given[name], "it is what this command chooses; leave it out")
+    trusted = trust_of(trust)
+    whole, dictionary = prepare(experiment, policy=policy, trust=trusted, given=given, progress=progress)
     config = msgspec.structs.replace(whole, clients=min(clients, whole.clients), rounds=min(rounds, whole.rounds))
     catalogue, stream = dictionary.catalogue(), stream_of_run(config)
     limits = Limits(
@@ -134,21 +156,38 @@ def advise(
     )
     intervals = [each for each in INTERVALS if each * _FEWEST_EXCHANGES <= config.rounds] or [1]
     settings = [(memory, interval) for memory in _budgets(catalogue, limits.budget) for interval in intervals]
+    trial = _Trial(experiment, config.policy, dictionary, stream, given, trusted, workers, limits)
     options: list[Option] = []
-    metric = "mse"
-    for memory, interval in settings:
-        option = Option(
-            memory, interval, limits.bandwidth(memory, interval), _bound(catalogue, memory, config.rounds, interval)
-        )
-        result, reason = _simulated(
-            experiment, config.policy, option, limits, dictionary, stream, given, trust, workers
-        )
-        if result is not None:
-            metric = result.metric
-        options.append(_measured(option, result, reason, limits))
-        on_option(options[-1], len(options), len(settings))
-    best, take = choose(options, tolerance)
-    return Advice(metric, config.policy, limits, config.clients, config.rounds, tolerance, options, best, take)
+
+    def try_all(settings: Sequence[tuple[int, int, int]]) -> tuple[Option, Option]:
+        for memory, interval, bandwidth in settings:
+            bound = _bound(catalogue, memory, config.rounds, interval)
+            options.append(trial.measured(Option(memory, interval, bandwidth, bound)))
+            on_option(options[-1], len(options), total)
+        return choose(options, tolerance)
+
+    total = len(settings)
+    best, take = try_all([(*each, limits.bandwidth(*each)) for each in settings])
+    if take.bandwidth == limits.devices * take.budget:
+        # One device must be able to upload all that it holds.
+        less = [take.bandwidth // part for part in _LESS_BANDWIDTH if limits.devices >= part]
+        total += len(less)
+        best, take = try_all([(take.budget, take.interval, bandwidth) for bandwidth in less])
+    chosen = {"budget": f"{take.budget}B", "bandwidth": f"{limits.simulated(take, whole.clients)}B"}
+    named = {key: value for key, value in given.items() if key != "models"} | chosen | {"interval": take.interval}
+    return Advice(
+        metric=trial.metric,
+        policy=config.policy,
+        limits=limits,
+        clients=config.clients,
+        rounds=config.rounds,
+        tolerance=tolerance,
+        options=options,
+        best=best,
+        take=take,
+        command=run_command(experiment, named, policy=policy, models=given.get("models"), trust=trusted.packages),
+        warnings=summarise_warnings(("", lines) for lines in trial.warnings),
+    )
 
 
 def choose(options: Sequence[Option], tolerance: float) -> tuple[Option, Option]:
@@ -197,55 +236,54 @@ def _bound(catalogue: Catalogue, budget: int, rounds: int, interval: int) -> flo
     return None if bound is None else float(bound[0]) / rounds
 
 
-def _simulated(
-    experiment: str,
-    policy: str,
-    option: Option,
-    limits: Limits,
-    dictionary: Dictionary,
-    stream: Stream,
-    given: dict[str, Any],
-    trust: Trust | Iterable[str],
-    workers: int | None,
-) -> tuple[Result | None, str]:
-    """A run of an option, or why there is none."""
-    bandwidth = max(_share(option, stream.clients, limits), min(option.bandwidth, option.budget))
-    varied = {"budget": f"{option.budget}B", "bandwidth": f"{bandwidth}B", "interval": option.interval, "history": 0}
-    try:
-        result = simulate(
-            experiment,
-            policy=policy,
-            models=dictionary,
-            stream=stream,
-            workers=workers,
-            trust=trust,
-            **({key: value for key, value in given.items() if key not in _FIXED} | varied),
-            hindsight=False,
+@dataclass
+class _Trial:
+    """Simulations of options on one stream; their metric and their warnings."""
+
+    experiment: str
+    policy: str
+    dictionary: Dictionary
+    stream: Stream
+    given: dict[str, Any]
+    trust: Trust
+    workers: int | None
+    limits: Limits
+    metric: str = "mse"
+    warnings: list[Sequence[str]] = field(default_factory=list)
+
+    def measured(self, option: Option) -> Option:
+        """An option with the figures of its run, or why there is none."""
+        varied = {
+            "budget": f"{option.budget}B",
+            "bandwidth": f"{self.limits.simulated(option, self.stream.clients)}B",
+            "interval": option.interval,
+            "history": 0,
+        }
+        try:
+            result = simulate(
+                self.experiment,
+                policy=self.policy,
+                models=self.dictionary,
+                stream=self.stream,
+                workers=self.workers,
+                trust=self.trust,
+                **({key: value for key, value in self.given.items() if key not in _FIXED} | varied),
+                hindsight=False,
+            )
+        except InvalidInput as error:
+            if error.field != "bandwidth":
+                raise
+            return replace(option, reason="the uplink is too small for one device")
+        self.metric = result.metric
+        self.warnings.append(result.figures["warnings"])
+        errors = 1 - result.score if result.metric == "accuracy" else result.score
+        seconds = result.config.rounds * self.limits.every
+        return replace(
+            option,
+            error=float(errors.mean()),
+            noise=float(errors.std(ddof=1) / math.sqrt(errors.size)) if errors.size > 1 else 0.0,
+            held=float(result.rounds["held"].mean()),
+            up=float(result.clients["up"].mean()) / seconds,
+            down=float(result.clients["down"].mean()) / seconds,
+            enlarged=self.limits.is_enlarged(option, self.stream.clients),
         )
-    except InvalidInput as error:
-        if error.field != "bandwidth":
-            raise
-        return None, "the uplink is too small for one device"
-    return result, ""
-
-
-def _share(option: Option, clients: int, limits: Limits) -> int:
-    """The part of the uplink of as many devices as there are clients in a simulation."""
-    return option.bandwidth * clients // limits.devices
-
-
-def _measured(option: Option, result: Result | None, reason: str, limits: Limits) -> Option:
-    """An option with the figures of its run."""
-    if result is None:
-        return replace(option, reason=reason)
-    errors = 1 - result.score if result.metric == "accuracy" else result.score
-    seconds = result.config.rounds * limits.every
-    return replace(
-        option,
-        error=float(errors.mean()),
-        noise=float(errors.std(ddof=1) / math.sqrt(errors.size)) if errors.size > 1 else 0.0,
-        held=float(result.rounds["held"].mean()),
-        up=float(result.clients["up"].mean()) / seconds,
-        down=float(result.clients["down"].mean()) / seconds,
-        enlarged=_share(option, result.config.clients, limits) < min(option.bandwidth, option.budget),
-    )

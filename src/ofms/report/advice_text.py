@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def advice_text(advice: Advice, experiment: str) -> str:
+def advice_text(advice: Advice) -> str:
     """The options, the one to take, and how to use it."""
     factor, unit = scale(advice.metric)
     header = ["budget", "interval", "bandwidth", f"error ({unit})", "held", "up /s", "down /s", "bound of OFMS-FT", ""]
@@ -30,11 +30,8 @@ def advice_text(advice: Advice, experiment: str) -> str:
         f"over clients; bytes per device, for {limits.devices} devices with a sample every {limits.every:g} s",
         f"take: budget {human_bytes(take.budget)}, interval {take.interval}, bandwidth {share:.3g}%: "
         f"error {error:.2f} {unit}; the least is {least:.2f}, and {100 * advice.tolerance:g} % more counts as good",
-        "try it: " + shlex.join(
-            [*("ofms", "run", experiment, "--budget", f"{take.budget}B", "--bandwidth", f"{share:.3g}%"),
-             *("--set", f"interval={take.interval}")]
-        ),
-    ]  # fmt: skip
+        f"try it: {advice.command}",
+    ]
     if any(option.enlarged for option in advice.options):
         lines.insert(2, "*: simulated with more than its share of the uplink, so that one client can upload at all")
     return "\n".join(lines)
@@ -59,8 +56,9 @@ def _draw(axes: Axes, advice: Advice, factor: float, what: str) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     known = [option for option in advice.options if option.error is not None]
+    less = [option for option in known if _has_less_bandwidth(option, known)]
     for place, interval in enumerate(sorted({option.interval for option in known})):
-        some = [option for option in known if option.interval == interval]
+        some = [option for option in known if option.interval == interval and option not in less]
         bytes_ = [_bytes(option, what) / 2**10 for option in some]
         errors, noise = [factor * (each.error or 0.0) for each in some], [factor * each.noise for each in some]
         axes.errorbar(
@@ -70,6 +68,11 @@ def _draw(axes: Axes, advice: Advice, factor: float, what: str) -> None:
             color=COLOURS[place],
             label=f"an exchange every {interval} samples",
         )
+    if less:
+        axes.plot(
+            *([_bytes(option, what) / 2**10 for option in less], [factor * (each.error or 0.0) for each in less]),
+            marker="s", fillstyle="none", linestyle="", color="#000000", label="with less bandwidth",
+        )  # fmt: skip
     take = advice.take
     axes.plot(
         *(_bytes(take, what) / 2**10, factor * (take.error or 0.0)),
@@ -81,6 +84,14 @@ def _draw(axes: Axes, advice: Advice, factor: float, what: str) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _has_less_bandwidth(option: Option, options: Sequence[Option]) -> bool:
+    """Whether another option differs by a larger bandwidth alone."""
+    return any(
+        (other.budget, other.interval) == (option.budget, option.interval) and other.bandwidth > option.bandwidth
+        for other in options
+    )
 
 
 def _bytes(option: Option, what: str) -> float:

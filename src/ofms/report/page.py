@@ -14,6 +14,7 @@ from ofms.core.errors import InvalidInput
 from ofms.drawing.tables import Table
 from ofms.report import charts
 from ofms.report.heatmaps import shares_chart, weights_chart
+from ofms.runs.folder import PAGE
 from ofms.runs.formatting import (
     DRIFT_HEADER,
     format_bound,
@@ -29,17 +30,21 @@ from ofms.runs.units import human_bytes
 from ofms.runs.warning_lines import mixed_bounds
 from ofms.storage.files import require_writable, write_whole
 
-NAME = "report.html"
+NAME = PAGE
 _MOST_CLIENTS = 10
 
 
 def write_report(
-    folders: Sequence[Path], out: Path | None = None, names: Sequence[str] = (), tables: Sequence[Table] = ()
+    folders: Sequence[Path],
+    out: Path | None = None,
+    names: Sequence[str] = (),
+    tables: Sequence[Table] = (),
+    warnings: Sequence[str] | None = None,
 ) -> Path:
     """Write the page of one or several runs to `out`; by default into a single run's folder, or the current one.
 
     Without `names`, runs are named by their policies if these differ, otherwise by their folders. Further `tables` come
-    after the runs' figures.
+    after the runs' figures; `warnings` replace those of the runs, if there were more runs than these.
     """
     if not folders:
         raise InvalidInput("run", "none", "name at least one run's folder")
@@ -59,7 +64,7 @@ def write_report(
         named = [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
     else:
         named = _with_distinct_names(runs)
-    write_whole(path, render(named, tables).encode())
+    write_whole(path, render(named, tables, warnings).encode())
     return path
 
 
@@ -70,7 +75,7 @@ def _require_page(path: Path) -> None:
         raise InvalidInput("out", path, "it is a file of another kind; name another")
 
 
-def render(runs: Sequence[Result], tables: Sequence[Table] = ()) -> str:
+def render(runs: Sequence[Result], tables: Sequence[Table] = (), warnings: Sequence[str] | None = None) -> str:
     """The page as HTML."""
     try:
         from jinja2 import Environment
@@ -85,7 +90,7 @@ def render(runs: Sequence[Result], tables: Sequence[Table] = ()) -> str:
         style=resources.files("ofms.drawing").joinpath("page.css").read_text("utf-8"),
         title=f"{first.policy} on {first.experiment}" if one else "Runs side by side",
         subtitle=subtitle + (f"{_preset(runs[0])}, seed {first.seed}" if one else ""),
-        warnings=_warnings(runs),
+        warnings=_warnings(runs) if warnings is None else [*warnings, *mixed_bounds(runs)],
         headline=headline(runs[0]),
         tables=[figures_table(runs), *tables],
         sections=_sections(runs),
@@ -124,8 +129,9 @@ def headline(run: Result) -> list[tuple[str, str]]:
     if run.drifts:
         shown += zip(DRIFT_HEADER, format_drift(run), strict=True)
         shown.append(("best model of each phase", f"{_scaled(figures['best_of_phases'], factor)} {unit}"))
-    if figures["frozen"] is not None:
-        shown.append(("same choices, frozen dictionary", f"{format_number(factor * figures['frozen'])} {unit}"))
+    # Runs of earlier versions may not have it.
+    if (frozen := figures.get("frozen")) is not None:
+        shown.append(("same choices, frozen dictionary", f"{format_number(factor * frozen)} {unit}"))
     exchanges = -(-config.rounds // config.interval) * config.clients
     shown.append(("down, per client and exchange", human_bytes(figures["bytes_down"] / exchanges)))
     shown.append(("up, per client and exchange", human_bytes(figures["bytes_up"] / exchanges)))
@@ -143,7 +149,7 @@ def figures_table(runs: Sequence[Result]) -> Table:
         [
             run.name,
             format_score(run.score, metric).removesuffix(f" {unit}"),
-            *(_scaled(run.figures[key], factor) for key in ("frozen", "random_model", "best_in_hindsight")),
+            *(_scaled(run.figures.get(key), factor) for key in ("frozen", "random_model", "best_in_hindsight")),
             format_regret(run),
             format_bound(run),
             *(format_drift(run) if drifts else []),
@@ -156,7 +162,7 @@ def figures_table(runs: Sequence[Result]) -> Table:
     header = ["run", f"{metric} ({unit})", "frozen", "random model", "best in hindsight", "average regret"]
     header += ["its bound", *(DRIFT_HEADER if drifts else []), "down", "up", "seconds"]
     notes = ["Mean ± standard deviation over clients."]
-    reasons = sorted({str(run.figures["not_covered"]) for run in runs if run.figures["not_covered"]})
+    reasons = sorted({str(reason) for run in runs if (reason := run.figures.get("not_covered"))})
     if reasons:
         notes.append(f"Missing bounds: {'; '.join(reasons)}.")
     if len(runs) > 1:

@@ -130,13 +130,14 @@ class DotFigure:
 
 @dataclass(frozen=True)
 class Section:
-    """Tables and charts of one target."""
+    """Tables and charts of one target, and warnings about the runs behind them."""
 
     name: str
     title: str
     text: str
     tables: Sequence[Table] = ()
     figures: Sequence[Figure | DotFigure] = ()
+    warnings: Sequence[str] = ()
 
 
 def marked_as_quick(section: Section) -> Section:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ import msgspec
 from tqdm import tqdm
 
 from ofms.core.errors import InvalidInput
+from ofms.core.version import __version__
 from ofms.models.dictionary import Dictionary
 from ofms.plugins import NO_TRUST, Trust, source_key
 from ofms.reproduction.curves import CurveStore
@@ -22,12 +23,11 @@ from ofms.runs.dictionaries import dictionary_folder, find_dictionary
 from ofms.runs.folder import CONFIG, SUMMARY, unfinished_run
 from ofms.runs.interrupt import RunInterrupted
 from ofms.runs.result import Result
+from ofms.runs.run_command import run_command
 from ofms.simulator.api import simulate
 from ofms.simulator.experiments import resolve_experiment
 from ofms.storage.files import remove_leftovers, require_writable
 from ofms.storage.locks import claimed, is_locked
-
-_OPTIONS = ("preset", "budget", "bandwidth", "clients", "rounds", "drift")
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,10 @@ class Cell:
         >>> Cell("air", given={"hindsight": False}).command()
         'ofms run air --policy ofms-ft --seed 0 --set hindsight=false'
         """
-        parts = ["ofms", "run", self.experiment, "--policy", self.policy, "--seed", str(self.seed)]
-        for name, value in self.given.items():
-            parts += [f"--{name}", str(value)] if name in _OPTIONS else ["--set", f"{name}={_toml(value)}"]
-        parts += ["--models", models] if models else []
-        parts += [part for package in trust for part in ("--trust", package)]
-        return shlex.join([*parts, "--loopback"] if self.loopback else parts)
+        given = {"seed": self.seed} | dict(self.given)
+        return run_command(
+            self.experiment, given, policy=self.policy, models=models, trust=trust, loopback=self.loopback
+        )
 
 
 class CellStore:
@@ -156,6 +154,18 @@ class CellStore:
             )
         return self._dictionaries[experiment]
 
+    def version_warning(self) -> list[str]:
+        """One line if cells that were shown are of other versions; published ones stay as they are."""
+        versions = [str(result.figures["version"]) for result in self.used.values()]
+        others = Counter(version for version in versions if version != __version__)
+        if not others:
+            return []
+        listed = ", ".join(f"{count} of {version}" for version, count in sorted(others.items()))
+        return [
+            f"of {len(versions)} cells in {self.folder}, {listed} were run by other versions than {__version__}; "
+            "remove their files to run them again"
+        ]
+
     def run_folder(self, cell: Cell) -> Path:
         """The folder of a cell's run, during the run or if runs are kept."""
         return self.folder.parent / "runs" / self._path(cell).stem
@@ -166,7 +176,8 @@ class CellStore:
         made = [config.identity(), self.dictionary(cell.experiment)[1], cell.loopback]
         if config.stream is not None:
             made.append(config.stream.fingerprint())
-        made += source_key([config.policy, config.dataset or ""], config.trusted())
+        policies = [config.policy, *(event.policy or "" for event in config.events or ())]
+        made += source_key([*policies, config.dataset or ""], config.trusted())
         policy = cell.policy.replace(":", ".")
         return self.folder / f"{Path(cell.experiment).stem}-{policy}-seed{cell.seed}-{content_key(made)}.json"
 
@@ -233,7 +244,3 @@ class CellStore:
                 raise
             shutil.rmtree(folder)
             return None
-
-
-def _toml(value: object) -> str:
-    return msgspec.json.encode(value).decode() if isinstance(value, list | bool) else str(value)

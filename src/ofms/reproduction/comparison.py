@@ -29,6 +29,7 @@ from ofms.reproduction.summaries import (
 )
 from ofms.runs.config import RUN_FIELDS
 from ofms.runs.result import Result
+from ofms.runs.warning_lines import summarise_warnings
 
 
 def comparison(bench: Bench, names: Iterable[str] = tuple(POLICIES), *, details: bool = False, **given: Any) -> Section:
@@ -92,6 +93,7 @@ def comparison(bench: Bench, names: Iterable[str] = tuple(POLICIES), *, details:
             *drift_table(bench, runs, names),
             traffic(bench, runs, names),
         ],
+        warnings=_warnings(runs),
     )
 
 
@@ -104,6 +106,16 @@ def first_runs(bench: Bench, names: Iterable[str], **given: Any) -> dict[str, Pa
     }
     folders = {title: bench.store.run_folder(cell) for title, cell in cells.items()}
     return {title: folder for title, folder in folders.items() if folder.exists()}
+
+
+def _warnings(runs: Mapping[tuple[str, str], list[Result]]) -> list[str]:
+    """What all runs of a comparison warn about, by row; by dataset too if there are several."""
+    several = len({column for _, column in runs}) > 1
+    return summarise_warnings(
+        (title_of_row(name) + (f" on {title_of(column)}" if several else ""), result.figures.get("warnings", ()))
+        for (name, column), results in runs.items()
+        for result in results
+    )
 
 
 def _data(runs: Mapping[tuple[str, str], list[Result]]) -> list[dict[str, Any]]:

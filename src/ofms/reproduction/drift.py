@@ -11,7 +11,7 @@ import numpy as np
 from ofms.drawing.charts import Curve
 from ofms.drawing.tables import Table
 from ofms.reproduction.bench import Bench, Figure, Section, title_of
-from ofms.reproduction.method_rows import ABLATION, FROZEN_OFMS_FT, METHOD, Row
+from ofms.reproduction.method_rows import ABLATION, FROZEN_OFMS_FT, METHOD, SIMPLE_ROWS, Row
 from ofms.reproduction.summaries import (
     best_row,
     drift_cells,
@@ -40,6 +40,7 @@ _ROWS = {
     _REFERENCE: FROZEN_OFMS_FT,
     "late hedging, frozen": METHOD,
     "late hedging, one memory": replace(METHOD, given={**METHOD.given, **ABLATION["one memory"]}),
+    **SIMPLE_ROWS,
 }
 
 Runs = dict[tuple[str, str], list[Result]]

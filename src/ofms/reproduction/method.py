@@ -51,7 +51,7 @@ def method(bench: Bench) -> Section:
         ),
     ]
     text = (
-        "Late hedging (`late-hedge`) beside OFMS-FT and simple policies, which do not fine-tune. "
+        "Late hedging (`late-hedge`) beside OFMS-FT, Fed-POE, and two simple policies that do not fine-tune. "
         "Frozen: without fine-tuning."
     )
     return Section("method", "Late hedging", text, tables, [figure for figure in figures if figure.panels])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from ofms.runs.result import Result
 from ofms.storage.files import require_writable, write_whole
 
 PAGE = "results.md"
+_log = logging.getLogger(__name__)
 
 
 def reproduce_targets(
@@ -90,8 +92,12 @@ def reproduce_targets(
         echo(f"\n== {section.title} ==\n{section.text}\n")
         for table in section.tables:
             echo(table.text() + "\n")
+        for line in section.warnings:
+            _log.warning(line)
         if write:
             write_section(section, folder)
+    for line in store.version_warning():
+        _log.warning(line)
     if not write:
         return sections
     if target == "all":

@@ -39,7 +39,7 @@ class _DriftFigures(msgspec.Struct, kw_only=True, frozen=True):
 class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
     """The JSON of a cell: `scores` and `regret` by client, regret over rounds with its 10 and 90 % quantiles.
 
-    A figure is None if it is not finite: models of the run diverged.
+    A figure is None if it is not finite: models of the run diverged. Cells of earlier versions have no `warnings`.
     """
 
     format: Literal["ofms-cell/1"] = "ofms-cell/1"
@@ -64,6 +64,7 @@ class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
     seconds: float
     version: str
     machine: str
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
     drift: _DriftFigures | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -102,6 +103,7 @@ def write_cell(result: Result, path: Path, *, config: RunConfig, command: str) -
         seconds=round(result.figures["seconds"], 1),
         version=__version__,
         machine=machine(),
+        warnings=list(result.figures.get("warnings", ())) or msgspec.UNSET,
         drift=drift,
         **{name: result.figures[name] for name in _FIGURES},
     )
@@ -136,6 +138,8 @@ def read_cell(path: Path) -> Result:
     regret = np.array(cell.regret_over_rounds, dtype=np.float64)
     rounds = {"round": np.arange(1, len(regret) + 1), "regret": regret, "regret_10": low, "regret_90": high}
     figures = config_figures(config) | kept | computed
+    if isinstance(cell.warnings, list):
+        figures["warnings"] = cell.warnings
     if isinstance(cell.drift, _DriftFigures):
         figures |= {name: getattr(cell.drift, name) for name in _DRIFT_FIGURES}
         rounds["score"] = np.array(cell.drift.score_over_rounds)

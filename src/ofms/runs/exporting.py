@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
-from ofms.models.index import read_index
+from ofms.models.index import INDEX, read_index
+from ofms.models.model import read_tensors
 from ofms.runs.checkpoint import read_checkpoint
 from ofms.runs.config import RunConfig, available, load_experiment, load_run
 from ofms.runs.dictionaries import dictionary_folder
@@ -41,10 +42,12 @@ def _copy_models(run: Path, out: Path) -> None:
     folder = run / MODELS
     if not folder.exists():
         raise InvalidInput("run", run, "it did not save its models; run it again with --save-models")
-    files = [each.file for each in read_index(folder).models]
+    models = read_index(folder).models
+    for entry in models:
+        read_tensors(folder, entry)
     with new_folder(out) as partial:
-        for path in sorted(folder.iterdir(), key=lambda path: path.name not in files):
-            write_whole(partial / path.name, path.read_bytes())
+        for name in [*dict.fromkeys(entry.file for entry in models), INDEX]:
+            write_whole(partial / name, (folder / name).read_bytes())
 
 
 def _first_dictionary(run: Path, config: RunConfig, revision: str) -> Dictionary:

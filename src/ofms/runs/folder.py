@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ofms.runs.result import Result
 
 CONFIG, METRICS, CLIENTS = "config.toml", "metrics.jsonl", "clients.npz"
-HISTORY, SUMMARY, MODELS = "history.npz", "summary.json", "models"
+HISTORY, SUMMARY, MODELS, PAGE = "history.npz", "summary.json", "models", "report.html"
 _log = logging.getLogger(__name__)
 # Format 1 has no format number in its summary, and other names for two arrays.
 _RENAMED = {"vote_share": "prediction_share", "vote": "prediction_weights"}
@@ -207,7 +207,8 @@ def unfinished_run(path: Path) -> RunConfig:
     if config is None:
         raise InvalidInput("resume", path, f"its {CONFIG} is damaged; start a new run")
     if (path / SUMMARY).exists():
-        raise InvalidInput("resume", path, f"it is finished; its figures are in {SUMMARY}")
+        page = "" if (path / PAGE).exists() else f"; write its page with: {shlex.join(['ofms', 'report', str(path)])}"
+        raise InvalidInput("resume", path, f"it is finished; its figures are in {SUMMARY}{page}")
     return config
 
 

@@ -124,7 +124,7 @@ def notebook_html(result: Result) -> str:
 def result_table(result: Result) -> str:
     """The table of one run."""
     table = comparison_table([(result.config.policy, result)], result)
-    reason = result.figures["not_covered"]
+    reason = result.figures.get("not_covered")
     lines = [f"bound not covered: {reason}"] if reason else []
     lines += result.figures.get("events", ())
     return "\n".join([table, *lines, *(f"warning: {line}" for line in result.figures.get("warnings", ()))])

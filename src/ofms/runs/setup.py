@@ -38,7 +38,7 @@ class Setup:
     places
         The slots in use, in the order in which their models came.
     budgets
-        By client number, in bytes.
+        By client number, in bytes; 0 for numbers of clients that never joined.
     members
         The numbers of the clients in the fleet.
     bandwidth
@@ -171,8 +171,10 @@ def _with_members(setup: Setup, event: Event) -> Setup:
         if client in members or client in setup.left:
             where = "it is already in the fleet" if client in members else "it left before"
             raise InvalidInput("join", client, f"{where}; name another client")
-        if not 0 <= client <= len(budgets):
-            raise InvalidInput("join", client, f"there is no such client; the next number is {len(budgets)}")
+        if client < 0:
+            raise InvalidInput("join", client, "give the number of a client, from 0 on")
+        # Clients before it may not be able to join, or have left before they joined.
+        budgets += [0] * (client - len(budgets))
         budgets[client : client + 1] = [budget]
         members.add(client)
     for client, budget in event.budget.items():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,6 +98,30 @@ def mixed_bounds(runs: Sequence[Result]) -> list[str]:
         return []
     listed = "; ".join(f"{bound}: {', '.join(names)}" for bound, names in sorted(by_bound.items()))
     return [f"regrets are not comparable, because the losses are bounded differently ({listed})"]
+
+
+def summarise_warnings(runs: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """The warnings of many runs, each with its name, in few lines: those of runs with one name differ in figures only.
+
+    A line that all of them have is about none in particular.
+
+    >>> summarise_warnings([("a", ["12 % lost"]), ("a", ["13 % lost"]), ("b", ["all lost"]), ("c", ["all lost"])])
+    ['a: 12 % lost (similarly in 1 more)', 'b, c: all lost']
+    >>> summarise_warnings([("a", ["rows dropped"]), ("b", ["rows dropped", "all lost"])])
+    ['rows dropped', 'b: all lost']
+    """
+    runs = list(runs)
+    count = Counter(line for _, lines in runs for line in {*lines})
+    shown: dict[str, list[str]] = {line: [] for _, lines in runs for line in lines if count[line] == len(runs)}
+    similar: dict[tuple[str, str], list[str]] = {}
+    for name, lines in runs:
+        for line in lines:
+            if line not in shown:
+                similar.setdefault((name, re.sub(r"[\d.]+", "0", line)), []).append(line)
+    for (name, _), found in similar.items():
+        more = f" (similarly in {len(found) - 1} more)" if len(found) > 1 else ""
+        shown.setdefault(found[0] + more, []).append(name)
+    return [f"{', '.join(names)}: {line}" if any(names) else line for line, names in shown.items()]
 
 
 def loss_bound_of(run: Result) -> str:

@@ -109,8 +109,8 @@ def simulate(
         Packages whose code may run: networks, datasets and policies that a file names as `package.module:name`. The
         policy named in this call is trusted.
     group
-        The processes that share the run, each of which makes this call: `ofms.compute.process_group.join_group()` in
-        processes that `torchrun` started. By default this process runs it alone. The result does not depend on it.
+        The processes that share the run, each of which makes this call: `ofms.compute.join_group()` in processes that
+        `torchrun` started. By default this process runs it alone. The result does not depend on it.
     given
         Fields of the run (`preset`, `seed`, `clients`, `rounds`, `interval`, `budget`, `bandwidth`, `dtype`,
         `device`, `hindsight`, `history`, `drift`, `events`, `doubling`, `shards`, `aggregation`, `attack`) and settings
@@ -194,7 +194,8 @@ def simulate(
         fleet = phases.first.fleet
     built = config.policy_for(fleet) if phases is None else without_bound(phases.first.built)
     for line in stream.warnings if group.rank == 0 else ():
-        if logging.getLogger("ofms").handlers:
+        # A program that configures logging, at any level of its loggers, gets it in its log.
+        if _log.hasHandlers():
             _log.warning(line)
         else:
             warnings.warn(line, stacklevel=2)

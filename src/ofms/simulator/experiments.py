@@ -46,11 +46,16 @@ def resolve_experiment(
 
 
 def prepare(
-    experiment: str, *, policy: str | None = None, trust: Trust | Iterable[str] = (), given: dict[str, Any]
+    experiment: str,
+    *,
+    policy: str | None = None,
+    trust: Trust | Iterable[str] = (),
+    given: dict[str, Any],
+    progress: bool = True,
 ) -> tuple[RunConfig, Dictionary]:
     """An experiment's configuration and its dictionary, without running it."""
     loaded, config = resolve_experiment(experiment, policy=policy, trust=trust_of(trust), given=given)
-    return config, find_dictionary(loaded, config, progress=True)
+    return config, find_dictionary(loaded, config, progress=progress)
 
 
 def stream_of_run(config: RunConfig, stream: Stream | None = None) -> Stream:

@@ -47,6 +47,11 @@ class Phases:
             if not setup.schedule.includes(event.exchange):
                 last = setup.schedule.exchanges - 1
                 raise InvalidInput("exchange", event.exchange, f"the last one of the run is {last}; give a smaller one")
+            for client in event.join:
+                # The stream has no samples of others.
+                if client >= first.budgets.size:
+                    last = first.budgets.size - 1
+                    raise InvalidInput("join", client, f"there is no such client; give a number from 0 to {last}")
             setup = setup.after(event)
             later.append((event, setup))
         return cls(first, tuple(later), first.budgets.size)

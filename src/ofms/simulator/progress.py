@@ -25,6 +25,16 @@ def _show(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
+def log_quarantine(lines: Sequence[Mapping[str, Any]], *, shown: bool) -> None:
+    """Log which models diverged in some rounds; as a warning if the progress of the run is shown.
+
+    The warnings of the result say it in any case.
+    """
+    if quarantined := quarantined_models(lines):
+        with tqdm.external_write_mode(file=sys.stderr):
+            _log.log(logging.WARNING if shown else logging.INFO, quarantine_line(quarantined))
+
+
 class Progress:
     """Progress and remaining time, the metric, regret, memory and bytes so far.
 
@@ -64,8 +74,6 @@ class Progress:
         """Show further rounds."""
         self.done += len(lines)
         self._count(lines)
-        if quarantined := quarantined_models(lines):
-            tqdm.write(f"warning: {quarantine_line(quarantined)}", file=sys.stderr)
         if self.live:
             self._figures.set_description_str(f"  {self.figures(lines[-1])}", refresh=False)
             self._bar.update(len(lines))

@@ -35,7 +35,7 @@ from ofms.simulator.drift import DriftMeasurement
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.metrics import Line, Measurement
 from ofms.simulator.phases import Phases
-from ofms.simulator.progress import Progress
+from ofms.simulator.progress import Progress, log_quarantine
 from ofms.simulator.simulation import block_of, make_simulation
 
 _log = logging.getLogger(__name__)
@@ -140,6 +140,8 @@ def run(
             lines += new
             for observer in observers:
                 observer.on_rounds(new)
+            if writes:
+                log_quarantine(new, shown=progress)
         drift_arrays = {} if drift is None else drift.per_client(measurement.regret.incurred)
         clients = measurement.per_client() | drift_arrays | {"budget": fleet.budgets} | simulation.client_figures()
         warnings = run_warnings(

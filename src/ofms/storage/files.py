@@ -123,6 +123,11 @@ def write_all(descriptor: int, content: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
+def mark_time(path: Path) -> None:
+    """Let the time of a file's last change be now; the file is empty, and its owner's alone."""
+    path.touch(mode=0o600)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the partial files of killed processes from a folder; those that a process is writing stay."""
     for path in folder.glob(f".*{_PARTIAL}"):

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ofms.cli.deploy.common import folder_argument
 from ofms.cli.options import assignments, named_budgets, trust_option
 from ofms.policies import DEFAULT
-
-if TYPE_CHECKING:
-    from ofms.coordinator.deployment import ServerConfig
-    from ofms.models.dictionary import Dictionary
 
 
 @click.command("keys")
@@ -76,7 +72,9 @@ def command(
     from ofms.coordinator.deployment import Deployment, read_config
     from ofms.coordinator.files import APP, DEVICE_FOLDERS, GRAPHS, SERVER, STATE
     from ofms.coordinator.graphs import export_missing, write_graphs
+    from ofms.coordinator.joins import has_begun
     from ofms.coordinator.keys import change_devices, make_deployment
+    from ofms.coordinator.operation import current_dictionary
     from ofms.core.errors import InvalidInput
     from ofms.flower.app import write_app
     from ofms.storage.files import adding_to
@@ -85,7 +83,7 @@ def command(
     if address is None:
         config = read_config(folder)
         # Exported before anything is written, because it may fail.
-        graphs = export_missing(folder / GRAPHS, _dictionary(folder, config), click.echo) if edge else []
+        graphs = export_missing(folder / GRAPHS, current_dictionary(folder), click.echo) if edge else []
         change_devices(folder, devices, revoke, config.address)
         if edge:
             write_graphs(folder / GRAPHS, graphs)
@@ -102,26 +100,20 @@ def command(
             write_app(partial / APP)
             change_devices(partial, devices, revoke, address)
             if edge:
-                dictionary = _dictionary(partial, read_config(partial))
-                write_graphs(partial / GRAPHS, export_missing(partial / GRAPHS, dictionary, click.echo))
+                new = export_missing(partial / GRAPHS, current_dictionary(partial), click.echo)
+                write_graphs(partial / GRAPHS, new)
         click.echo(f"{folder / SERVER}: the server's configuration; check it before you start the server")
     for name in devices:
         click.echo(f"{folder / DEVICE_FOLDERS / name}: copy it to {name} over a trusted channel")
     for name in revoke:
         click.echo(f"{name} is revoked; a running server disconnects it within seconds")
     if devices:
-        try:
-            Deployment(folder).coordinator()
-        except InvalidInput as error:
-            click.echo(f"before the server starts, change {folder / SERVER}: {error}")
+        if not has_begun(folder):
+            try:
+                Deployment(folder).coordinator()
+            except InvalidInput as error:
+                click.echo(f"before the server starts, change {folder / SERVER}: {error}")
         if is_locked(folder / STATE):
             click.echo("the running server admits new devices before its next exchange")
     elif edge and is_locked(folder / STATE):
         click.echo("restart the server to send the graphs")
-
-
-def _dictionary(folder: Path, config: ServerConfig) -> Dictionary:
-    """The dictionary of a deployment."""
-    from ofms.models.dictionary import Dictionary
-
-    return Dictionary.read(folder / config.models, trust=config.trusted(folder))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -20,7 +21,7 @@ from typing import Any, Self
 import msgspec
 
 from ofms.coordinator.deployment import WatchTable
-from ofms.coordinator.files import EVENTS
+from ofms.coordinator.files import EVENTS, POLLED, STATE
 from ofms.coordinator.status import read_status
 from ofms.coordinator.watch.http import Paths, Response, Server
 from ofms.coordinator.watch.metrics import CONTENT_TYPE, metrics_text
@@ -29,6 +30,8 @@ from ofms.storage.typed import from_json
 
 _EVENT_BYTES, _EVENTS_SHOWN = 16_384, 30
 _ANSWER_SECONDS, _HEALTH_BYTES = 5.0, 4096
+# Closing an exchange of a large fleet takes a while.
+_MOST_SILENT_SECONDS = 300.0
 
 
 class WatchServer:
@@ -131,7 +134,7 @@ def _paths(folder: Path) -> Paths:
 
 
 def health(folder: Path) -> Response:
-    """200 while the server app runs or after it has reached its horizon, else 503."""
+    """200 while the server app runs or after it has reached its horizon, else 503; also if it is silent for long."""
     try:
         status = read_status(folder)
     except InvalidInput as error:
@@ -139,9 +142,20 @@ def health(folder: Path) -> Response:
     else:
         state = "ok" if status["running"] else "finished" if status["finished"] else "stopped"
         found = {"status": state, "deployment": status["deployment"], "exchange": status["exchange"]}
+        silent = time.time() - max(status["written"], _last_poll(folder))
+        if state == "ok" and silent > _MOST_SILENT_SECONDS:
+            found |= {"status": "silent", "reason": f"the server app has done nothing for {silent:.0f} s"}
     healthy = found["status"] in ("ok", "finished")
     code = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
     return Response(msgspec.json.encode(found) + b"\n", "application/json", code)
+
+
+def _last_poll(folder: Path) -> float:
+    """When the server app last asked who is connected, which it does every few seconds."""
+    try:
+        return (folder / STATE / POLLED).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def last_events(folder: Path) -> list[str]:
