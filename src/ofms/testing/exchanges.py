@@ -20,7 +20,7 @@ from ofms.policies.session import ClientSession, ClientState, expected_weights, 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What both halves said in an exchange, and [N, K] expected prediction weights and [K] steps after it."""
+    """What both halves said in an exchange, and [N, K] expected prediction weights, [K] steps and states after it."""
 
     requests: Requests
     grants: Grants
@@ -28,6 +28,8 @@ class Exchange:
     reports: Reports
     weights: Floats
     step: Floats
+    client: ClientState
+    server: ServerState
 
 
 def as_plain(state: Any) -> dict[str, Any]:
@@ -92,5 +94,5 @@ def run_exchanges(policy: Policy, fleet: Fleet, seed: int, losses: Floats) -> li
         client, reports = learnt(clients, client, plan, losses[exchange])
         server, step = servers.absorb(opened, reports)
         weights = expected_weights(policy, client, server)
-        history.append(Exchange(requests, grants, plan, reports, weights, np.asarray(step)))
+        history.append(Exchange(requests, grants, plan, reports, weights, np.asarray(step), client, server))
     return history
