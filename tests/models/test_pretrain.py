@@ -60,6 +60,28 @@ def test_diverging_training_is_reported() -> None:
         pretrain(recipes(rate=1e6), task="regression", progress=False)
 
 
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ({"inputs": 2**31}, "does not accept samples of shape"),
+        ({"hidden": [2**40]}, "do not fit this machine's memory"),
+        ({"hidden": [2**31, 2**40]}, "do not fit this machine's memory|does not accept them"),
+        ({"outputs": 2**33}, "outputs do not match the targets"),
+    ],
+    ids=str,
+)
+def test_a_network_is_not_allocated_before_it_is_known_to_fit(
+    option: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate(*given: Any) -> nn.Module:
+        raise AssertionError(given)
+
+    monkeypatch.setattr(pretrain_module, "build_module", allocate)
+    first, second = recipes()
+    with pytest.raises(InvalidInput, match=f"options = .*({reason})"):
+        pretrain([first, replace(second, options={**second.options, **option})], task="regression", progress=False)
+
+
 def test_an_empty_list_of_recipes_is_refused() -> None:
     with pytest.raises(InvalidInput, match="recipes"):
         pretrain([], task="regression")

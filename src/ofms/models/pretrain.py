@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary, Task
 from ofms.models.speed import one_thread_per_worker
 from ofms.models.training import Recipe, initialise, train
-from ofms.models.zoo import build_module
+from ofms.models.zoo import ZOO, build_module, build_skeleton
 from ofms.plugins import NO_TRUST, Trust
 from ofms.storage.files import require_writable, write_whole
 
@@ -49,6 +50,7 @@ def pretrain(
     names = [recipe.name for recipe in recipes]
     if len(set(names)) < len(names):
         raise InvalidInput("networks", names, "two models would have the same name; make names unique")
+    _require_room(recipes, task)
     modules = []
     with torch.random.fork_rng(devices=[]):
         for index, recipe in enumerate(recipes):
@@ -116,13 +118,28 @@ def _load(keep: Path, recipe: Recipe, module: nn.Module, seed: int) -> bool:
     return True
 
 
-def _require_fit(module: nn.Module, recipe: Recipe, task: Task) -> None:
+def _require_room(recipes: list[Recipe], task: Task) -> None:
+    """Reject networks by their shapes alone: a few bytes of options may describe one that no memory holds."""
+    memory, total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 0
+    for recipe in recipes:
+        # A user-defined factory decides by itself what it allocates.
+        if recipe.architecture in ZOO:
+            skeleton = build_skeleton(recipe.architecture, recipe.options)
+            _require_fit(skeleton, recipe, task, device="meta")
+            total += sum(tensor.element_size() * math.prod(tensor.shape) for tensor in skeleton.state_dict().values())
+            if total > memory:
+                remedy = f"networks of {total} bytes do not fit this machine's memory of {memory}; make them smaller"
+                raise InvalidInput("options", dict(recipe.options), remedy)
+
+
+def _require_fit(module: nn.Module, recipe: Recipe, task: Task, device: str = "cpu") -> None:
     """Reject a network that does not accept the samples, or whose outputs do not match the targets."""
     least = int(recipe.targets.max()) + 1 if task == "classification" else 1
     module.eval()
     try:
         with torch.no_grad():
-            outputs = module(torch.from_numpy(np.ascontiguousarray(recipe.samples[:1], dtype=np.float32)))
+            sample = torch.from_numpy(np.ascontiguousarray(recipe.samples[:1], dtype=np.float32))
+            outputs = module(sample.to(device))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         shape = list(recipe.samples.shape[1:])
