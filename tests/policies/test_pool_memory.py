@@ -93,6 +93,15 @@ def test_inclusion_probabilities_are_exact(problem: tuple[Floats, Integers, int]
         assert np.abs(possible - vote).max(axis=1).min() < 1e-8, "a draw of the enumeration"
 
 
+@pytest.mark.parametrize("places", range(2, 30))
+def test_a_visitor_of_hardly_any_weight_beside_drawn_models_has_no_negative_one(places: int) -> None:
+    costs = np.ones(3 * places, dtype=np.int64)
+    weights = np.where(np.arange(costs.size) == 0, 1e-18, 1 / (costs.size - 1))
+    found = choose_often(weights, costs, places + 1, [0], costs < 0)
+    assert (found.prediction_weights >= 0).all()
+    assert found.prediction_weights.sum(axis=1) == pytest.approx(1)
+
+
 def test_models_that_merely_stay_do_not_vote_and_are_not_included() -> None:
     weights, costs = np.array([0.5, 0.3, 0.2, 0.0]), np.ones(4, dtype=np.int64)
     before = np.array([False, False, False, True])

@@ -73,7 +73,8 @@ def choose(
     drawing = (outside > 0) & (~thinned | (uniform[:, 0] < thinning))
     drawn, inclusion = _draw(weights - inside, outside, places, thinned, drawing, uniform)
     drawn *= drawing * (outside / thinning / places)
-    rest = 1 - drawn.sum(axis=0)
+    # Nine ninths are more than 1 after rounding.
+    rest = np.maximum(0.0, 1 - drawn.sum(axis=0))
     mixed = inside * (rest / np.where(mass > 0, mass, 1.0))
     mixed += drawn
     held = certain | (drawn > 0)
