@@ -38,6 +38,7 @@ class FakeApi:
         self.waiting: list[Transfer] = []
         self.calls: list[str] = []
         self.replies: list[Envelope] = []
+        self.alone: list[bool] = []
         self.failures: dict[str, list[Exception]] = {}
         self.before: dict[str, Callable[[], object]] = {}
 
@@ -70,6 +71,7 @@ class FakeApi:
 
     def push(self, reply: Transfer) -> None:
         self._call("push")
+        self.alone.append(reply.is_record_alone)
         self.replies.append(decode(read_record(self.pull_record(reply))[0]))
 
     def close(self) -> None:
@@ -147,6 +149,16 @@ def test_a_device_answers_welcomes_and_grants_and_disconnects(fleet: Fleet) -> N
             coordinator.close()
     assert fleet.api.calls[-2:] == ["deactivate 7", "close"]
     assert not (device.store / "inbox").exists()
+
+
+def test_an_answer_is_a_record_alone_if_the_server_reads_that(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fleet.open():
+        fleet.join()
+        # As servers of earlier versions.
+        monkeypatch.setattr("ofms.flower.node.may_be_alone", lambda record: False)
+        fleet.send(fleet.coordinator.welcome(0), "join")
+        fleet.answer()
+    assert fleet.api.alone == [True, False]
 
 
 def test_a_message_is_confirmed_only_after_its_effect_is_in_the_store(fleet: Fleet) -> None:

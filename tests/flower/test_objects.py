@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, Metadata
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_id, get_object_tree
 
 import ofms
 from ofms.flower import objects
@@ -45,6 +45,16 @@ def test_a_reply_has_the_bytes_that_flower_gives_it(
     assert found.tree == get_object_tree(expected)
     assert ProtoMessage.FromString(found.message) == message_to_proto(remove_content_from_message(expected))
     assert read_record(decode_record(found.contents[found.record])) == (content, 0.0)
+
+
+def test_a_reply_may_be_a_record_alone() -> None:
+    asked = message_to_proto(flower_message(to_record(b"grant"), "exchange")).SerializeToString()
+    whole, alone = (make_reply(asked, b"an envelope", alone=each) for each in (False, True))
+    assert (whole.is_record_alone, alone.is_record_alone) == (False, True)
+    assert [*alone.contents] == [alone.record] == [alone.tree.object_id]
+    assert alone.metadata.message_id == get_object_id(alone.contents[alone.record]), "as the SuperLink checks it"
+    assert alone.metadata.reply_to_message_id == whole.metadata.reply_to_message_id == "a"
+    assert read_record(decode_record(alone.contents[alone.record])) == (b"an envelope", 0.0)
 
 
 def test_records_of_flower_are_read() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from flwr.app import Error, Message, RecordDict
-from flwr.common.serde import message_to_proto
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse, PushObjectResponse
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
@@ -23,7 +24,9 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from ofms.coordinator.transport import Clock
+from ofms.coordinator.transport import Clock, Reply
+from ofms.flower.objects import decode_record, make_reply
+from ofms.flower.opaque import read_record
 from ofms.flower.records import from_record, to_record
 from ofms.flower.transport import GridTransport
 from ofms.storage.envelope import Envelope, encode
@@ -160,6 +163,74 @@ def test_equal_messages_share_no_object() -> None:
         transport.send(node, "exchange", CONTENT, wait=5.0, lifetime=9.0)
     objects = [each for each in superlink.pushed if isinstance(each, bytes)]
     assert len({get_object_id(each) for each in objects}) == 6
+
+
+def answer_alone(superlink: FakeSuperLink, asked: str) -> None:
+    """As a device that connects itself: its reply is a record and nothing else."""
+    whole = message_to_proto(flower_message(to_record(b"grant"), "exchange"))
+    whole.metadata.message_id, whole.metadata.dst_node_id = asked, 7
+    found = make_reply(whole.SerializeToString(), CONTENT, alone=True)
+    superlink.replies[asked] = message_from_proto(ProtoMessage.FromString(found.message))
+    superlink.trees[asked] = found.tree
+    superlink.objects |= found.contents
+
+
+@pytest.mark.usefixtures("in_a_task")
+def test_messages_to_a_node_that_reads_records_alone_have_no_other_object() -> None:
+    """A request less for each object; but a SuperNode, with which a device may come back, needs all of them."""
+    superlink, clock = FakeSuperLink(), FakeClock()
+    grid = FakeGrid(superlink)
+    transport = transport_of(grid, clock=clock)
+
+    def send(node: int = 7) -> tuple[str, list[bytes]]:
+        superlink.pushed.clear()
+        number = transport.send(node, "exchange", CONTENT, wait=5.0, lifetime=9.0)
+        assert isinstance(number, str)
+        return number, [each.partition(b" ")[0] for each in superlink.pushed[1:]]
+
+    def receive(number: str) -> Reply:
+        (found,) = transport.receive([number])
+        return found
+
+    whole, alone = [b"Message", b"RecordDict", b"ConfigRecord"], [b"ConfigRecord"]
+    number, kinds = send()
+    assert kinds == whole
+    answer_alone(superlink, number)
+    assert (receive(number).content, receive_nothing(transport)) == (CONTENT, [])
+    number, kinds = send()
+    assert kinds == alone
+    assert (number, (CONTENT, 5.0)) == (get_object_id(superlink.pushed[1]), record_in(superlink.pushed[1]))
+    assert send(8)[1] == whole, "another node"
+    # Each of these may be a SuperNode that was started instead.
+    answer_alone(superlink, number)
+    receive(number)
+    grid.connected = [8]
+    transport.nodes()
+    number, kinds = send()
+    assert kinds == whole, "it was absent"
+    answer_alone(superlink, number)
+    receive(number)
+    number, kinds = send()
+    assert kinds == alone
+    superlink.replies[number] = failed = reply(number, Error(3, "no such object"))
+    superlink.trees[number] = get_object_tree(failed)
+    assert receive(number).lost
+    number, kinds = send()
+    assert kinds == whole, "it could not read its message"
+    answer_alone(superlink, number)
+    receive(number)
+    assert send()[1] == alone
+    clock.sleep(10.0)
+    receive_nothing(transport)
+    assert send()[1] == whole, "it did not answer"
+
+
+def receive_nothing(transport: GridTransport) -> list[Reply]:
+    return transport.receive(["other"])
+
+
+def record_in(content: bytes) -> tuple[bytes, float]:
+    return read_record(decode_record(content))
 
 
 @pytest.mark.usefixtures("in_a_task")

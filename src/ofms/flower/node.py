@@ -27,7 +27,7 @@ from ofms.flower.fleet_api import FleetApi, Gone
 from ofms.flower.http import httpx
 from ofms.flower.node_file import NodeFile, Question
 from ofms.flower.objects import Transfer, make_reply
-from ofms.flower.opaque import read_record
+from ofms.flower.opaque import may_be_alone, read_record
 from ofms.flower.polling import Polling
 from ofms.storage.envelope import Envelope, encode
 
@@ -163,14 +163,15 @@ class Node:
             return
         self._schedule(0.0)
         try:
-            content, wait = read_record(self._wait_for_record(transfer))
+            record = self._wait_for_record(transfer)
+            content, wait = read_record(record)
             asked = read_asked(transfer.metadata.message_type, content)
         except InvalidInput as error:
             self._refuse(transfer.message, error)
         except Gone as error:
             _log.info("a message was withdrawn: %s", error)
         else:
-            self._arrived = _Arrived(transfer, content, Question(transfer.message, asked, wait))
+            self._arrived = _Arrived(transfer, content, Question(transfer.message, asked, wait, may_be_alone(record)))
 
     def _wait_for_record(self, transfer: Transfer) -> dict[str, Any]:
         """Pull the content of a message, which the server may still be uploading."""
@@ -221,7 +222,7 @@ class Node:
                 content = encode(Envelope("nothing"))
             if content is None:
                 return
-            self._reply = make_reply(question.message, content)
+            self._reply = make_reply(question.message, content, alone=question.alone)
         self._file.keep(uploading=True)
         self._push(self._reply)
         self._file.keep(question=None, uploading=False)

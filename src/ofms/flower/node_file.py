@@ -22,11 +22,14 @@ class Question(msgspec.Struct, frozen=True):
         Flower's message without its content.
     wait
         After how many seconds to reply that there is no answer.
+    alone
+        Whether the record may be the only object of the answer.
     """
 
     message: bytes
     asked: Asked
     wait: float
+    alone: bool = False
 
 
 class _Content(msgspec.Struct, frozen=True):

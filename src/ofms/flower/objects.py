@@ -2,6 +2,9 @@
 
 An object is a line with its type, the ids of its children and its length, a zero byte, and its body; its id is the
 SHA-256 of all of it. Flower's own classes for them import all of Flower.
+
+Each object is a request on its own, and the receiver needs the record alone. So between a server and a node that both
+know it, the record is the only object of a message and gives it its id; a SuperNode needs all three.
 """
 
 from __future__ import annotations
@@ -56,8 +59,15 @@ class Transfer:
         return str(message.error.reason) if message.HasField("error") else None
 
     @property
+    def is_record_alone(self) -> bool:
+        """Whether the record is the only object."""
+        return not self.tree.children
+
+    @property
     def record(self) -> str:
         """The id of the one record; a message with other objects is rejected before any of them is transferred."""
+        if self.is_record_alone:
+            return str(self.tree.object_id)
         dictionaries = self.tree.children
         records = dictionaries[0].children if len(dictionaries) == 1 else []
         if len(records) != 1 or records[0].children:
@@ -65,13 +75,18 @@ class Transfer:
         return str(records[0].object_id)
 
 
-def make_message(metadata: Metadata, content: bytes, wait: float = 0.0) -> Transfer:
+def make_message(metadata: Metadata, content: bytes, wait: float = 0.0, *, alone: bool = False) -> Transfer:
     """A message with an encoded envelope; `wait` is how many seconds its carrier waits for the answer.
 
-    The record is pushed last: its receiver pulls nothing else, and then confirms the message, whereupon the SuperLink
-    deletes all objects of it, also those that are still expected.
+    With `alone`, its record is its only object. Otherwise the record is pushed last: its receiver pulls nothing else,
+    and then confirms the message, whereupon the SuperLink deletes all objects of it, also those that are still
+    expected.
     """
     record = _object("ConfigRecord", (), _record_body(content, wait))
+    announced = Message(metadata=metadata, content=RecordDict())
+    if alone:
+        announced.metadata.message_id = _id(record)
+        return Transfer(announced.SerializeToString(), ObjectTree(object_id=_id(record)), {_id(record): record})
     names = json.dumps({RECORD: _id(record)}).encode()
     dictionary = _object("RecordDict", (_id(record),), names)
     body = Message(metadata=metadata).SerializeToString(deterministic=True)
@@ -79,15 +94,14 @@ def make_message(metadata: Metadata, content: bytes, wait: float = 0.0) -> Trans
     tree = ObjectTree(object_id=_id(record))
     for each in (dictionary, message):
         tree = ObjectTree(object_id=_id(each), children=[tree])
-    announced = Message(metadata=metadata, content=RecordDict())
     announced.metadata.message_id = _id(message)
     contents = {_id(each): each for each in (message, dictionary, record)}
     return Transfer(announced.SerializeToString(), tree, contents)
 
 
-def make_reply(received: bytes, content: bytes) -> Transfer:
+def make_reply(received: bytes, content: bytes, *, alone: bool = False) -> Transfer:
     """A reply to a message that was received, with an encoded envelope."""
-    return make_message(_reply_to(Message.FromString(received).metadata), content)
+    return make_message(_reply_to(Message.FromString(received).metadata), content, alone=alone)
 
 
 def decode_record(content: bytes) -> dict[str, Any]:

@@ -20,9 +20,16 @@ def record_of(content: bytes, wait: float = 0.0) -> dict[str, Any]:
     """The values of a record; `wait` is how many seconds the carrier waits for the device's answer.
 
     Random bytes make it another object than that of an equal message: the SuperLink would share one object between
-    both, and a receiver could confirm its message before all other objects of it are there.
+    both, and a receiver could confirm its message before all other objects of it are there. `alone` says that its
+    sender reads messages whose only object is their record.
     """
-    return {"protocol": PROTOCOL, "wait": float(wait), "content": content, "random": os.urandom(_RANDOM_BYTES)}
+    random = os.urandom(_RANDOM_BYTES)
+    return {"protocol": PROTOCOL, "wait": float(wait), "content": content, "random": random, "alone": 1}
+
+
+def may_be_alone(record: Mapping[str, Any]) -> bool:
+    """Whether the sender of a record reads messages whose only object is their record."""
+    return record.get("alone") == 1
 
 
 def read_record(record: Mapping[str, Any]) -> tuple[bytes, float]:

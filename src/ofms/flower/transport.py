@@ -43,13 +43,18 @@ class GridTransport:
         self._announced: dict[str, Transfer] = {}
         # Of these, replies whose nodes were absent since: they will not be complete.
         self._interrupted: set[str] = set()
-        # When messages expire, and when contents may be deleted: a node that went away never confirms them.
-        self._unanswered: dict[str, float] = {}
+        # Nodes whose last reply was a record alone, so that messages to them may be so too; no SuperNode reads those.
+        self._reads_alone: set[int] = set()
+        # The nodes of messages and when they expire, and when contents may be deleted: a node that went away never
+        # confirms them.
+        self._unanswered: dict[str, tuple[int, float]] = {}
         self._deleted_from: dict[str, float] = {}
 
     def nodes(self) -> dict[bytes, int]:
         found = {bytes(node.public_key).strip(): int(node.node_id) for node in self._grid.get_nodes()}
         connected = set(found.values())
+        # A device may come back with a SuperNode.
+        self._reads_alone &= connected
         self._interrupted |= {
             asked for asked, reply in self._announced.items() if int(reply.metadata.src_node_id) not in connected
         }
@@ -61,14 +66,14 @@ class GridTransport:
             self._announced_size = largest
         # Flower fills in who sends it.
         empty = Message(RecordDict(), node, _MESSAGE_TYPES[kind], ttl=lifetime)
-        message = make_message(metadata_to_proto(empty.metadata), content, wait)
+        message = make_message(metadata_to_proto(empty.metadata), content, wait, alone=node in self._reads_alone)
         try:
             number = push_message(self._grid, message)
         except Gone as error:
             _log.warning("a message to node %d was not sent: %s", node, error)
             return None
         if number is not None:
-            self._unanswered[number] = self._clock.monotonic() + lifetime
+            self._unanswered[number] = node, self._clock.monotonic() + lifetime
         return number
 
     def receive(self, messages: Iterable[str]) -> list[Reply]:
@@ -85,6 +90,10 @@ class GridTransport:
         for reply in found:
             announced = self._announced.pop(reply.message)
             self._interrupted.discard(reply.message)
+            if announced.is_record_alone and not reply.lost:
+                self._reads_alone.add(reply.node)
+            else:
+                self._reads_alone.discard(reply.node)
             if reply.lost:
                 self._deleted_from[str(announced.tree.object_id)] = now
             elif self._unanswered.pop(reply.message, None) is not None:
@@ -96,13 +105,14 @@ class GridTransport:
 
         It would keep the models of a grant as long as the server runs, for each grant that a device did not receive.
         """
-        expired = [asked for asked, until in self._unanswered.items() if until <= now and asked not in messages]
+        expired = [asked for asked, (_, until) in self._unanswered.items() if until <= now and asked not in messages]
         if expired:
             # Asked for an expired message, Flower deletes it, and announces an error as its reply.
             for reply in replies_to(self._grid, expired).values():
                 self._deleted_from[str(reply.tree.object_id)] = now
         for asked in expired:
-            del self._unanswered[asked]
+            node, _ = self._unanswered.pop(asked)
+            self._reads_alone.discard(node)
             self._deleted_from[asked] = now
         for name in [name for name, at in self._deleted_from.items() if at <= now]:
             delete_message(self._grid, name)
