@@ -95,6 +95,15 @@ def test_a_device_does_not_read_a_damaged_store(whole: Path, tmp_path: Path) -> 
         Device(store, budget=10**6, mail=False).close()
 
     assert_refused([store / "snapshot.safetensors", *sorted((store / "models").glob("*"))], read, "store")
+    waiting = shutil.copytree(whole / "devices" / "0", tmp_path / "waiting")
+    with Device(waiting, budget=10**6, mail=False) as device:
+        device.collect(now=True)
+
+    def read_waiting() -> None:
+        Device(waiting, budget=10**6, mail=False).close()
+
+    (message,) = waiting.glob("message-*")
+    assert_refused([message], read_waiting, "store")
 
 
 def test_a_changed_byte_of_a_journal_is_refused_unless_it_is_in_the_last_record(whole: Path, tmp_path: Path) -> None:

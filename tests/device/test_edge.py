@@ -39,7 +39,7 @@ with ofms.Device(store, budget=int(budget)) as device:
         prediction = device.predict(x)
         device.feedback(prediction.id, y)
         choices.append([prediction.value, device.holding, device.predicting])
-    while device.outgoing()[0] < int(exchanges):
+    while device.outgoing().exchange < int(exchanges):
         device.wait_change(0.05)
 assert not any(name.partition(".")[0] == "torch" for name in sys.modules)
 print(json.dumps(choices))

@@ -23,6 +23,8 @@ from ofms.device.device import Device
 from ofms.device.journal import Journal, read_records
 from ofms.device.journal_records import Labelled
 from ofms.device.store import Store
+from ofms.storage.checksums import with_checksum, without_checksum
+from ofms.storage.envelope import Envelope, decode, encode
 from tests.devices import grant_of
 from tests.full_disk import full_after
 
@@ -170,3 +172,56 @@ def test_the_journals_thread_ends_when_the_store_is_closed_at_once(tmp_path: Pat
     assert not store._writer.is_alive()
     store.close()
     assert read_records(tmp_path / "journal-0") == [Labelled(1, 0.5)]
+
+
+def messages_of(device: Device) -> list[Path]:
+    return list(device.store.glob("message-*"))
+
+
+def test_a_message_for_the_server_waits_in_the_store_and_not_in_memory(
+    device: Device, coordinator: Coordinator
+) -> None:
+    """A report is as large as the models that a device may hold."""
+    device.feedback(device.predict(np.zeros(3)).id, 0.5)
+    report = device.collect(now=True)
+    outgoing = device.outgoing()
+    assert outgoing is not None
+    assert report is not None
+    assert outgoing.content is None
+    assert [path.read_bytes() for path in messages_of(device)] == [report] == [device.content(outgoing)]
+    assert report not in (device.store / "snapshot.safetensors").read_bytes()
+    device.close()
+    with Device(device.store, budget=device.budget, mail=False) as again:
+        assert again.collect() == report
+        again.receive(grant_of(coordinator, [int(again._state.memory.state.policy.chosen[0])]))
+        assert (again.collect(), messages_of(again)) == (None, [])
+        with pytest.raises(OSError, match="message-"):
+            again.content(outgoing)
+
+
+def test_a_message_that_cannot_be_written_stays_in_memory(device: Device) -> None:
+    device.feedback(device.predict(np.zeros(3)).id, 0.5)
+    device.flush()
+    with full_after(0), pytest.raises(OSError, match="No space left"):
+        device.collect(now=True)
+    report = device.collect()
+    device.predict(np.zeros(3))
+    assert [path.read_bytes() for path in messages_of(device)] == [report]
+
+
+def test_a_snapshot_with_the_message_in_it_is_read(device: Device) -> None:
+    """As versions before 0.3.0 wrote it."""
+    report = device.collect(now=True)
+    assert report is not None
+    device.close()
+    path = device.store / "snapshot.safetensors"
+    snapshot = decode(without_checksum(path.read_bytes()))
+    values = {name: value for name, value in snapshot.values.items() if name != "outgoing"}
+    arrays = {**snapshot.arrays, "outgoing": np.frombuffer(report, dtype=np.uint8)}
+    path.write_bytes(with_checksum(encode(Envelope(snapshot.kind, values, arrays))))
+    (message,) = messages_of(device)
+    message.unlink()
+    with Device(device.store, budget=device.budget, mail=False) as again:
+        assert again.collect() == report
+        again._recorder.snapshot()
+        assert messages_of(again) == [message]

@@ -30,7 +30,7 @@ from ofms.device.journal_records import Labelled, Predicted
 from ofms.device.learning import Label, learn, losses_of, observed_outputs, read_label
 from ofms.device.mail_thread import MailThread
 from ofms.device.mailbox import Mailbox
-from ofms.device.memory import Waiting
+from ofms.device.memory import Outgoing, Waiting
 from ofms.device.messenger import Messenger
 from ofms.device.recorder import Recorder
 from ofms.device.state import Reveals
@@ -259,12 +259,17 @@ class Device:
 
         None if there is none yet; `now` ends an exchange before all of its labels have arrived.
         """
-        found = self._messenger.collect(now)
-        return None if found is None else found[1]
+        with self._messenger.lock:
+            found = self._messenger.collect(now)
+            return None if found is None else self._messenger.content(found)
 
-    def outgoing(self) -> tuple[int, bytes] | None:
-        """The message to be sent to the server, and the exchange that it requests."""
+    def outgoing(self) -> Outgoing | None:
+        """The message to be sent to the server, for its carrier; `content` reads it."""
         return self._messenger.collect()
+
+    def content(self, outgoing: Outgoing) -> bytes:
+        """The bytes of a message, from the store: between two messages they take no memory."""
+        return self._messenger.content(outgoing)
 
     def _require_ready(self) -> HeldModels:
         held_models = self._state.held_models

@@ -14,7 +14,7 @@ from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants
 from ofms.core.typing import AnyArray
 from ofms.device.held_models import HeldModels
-from ofms.device.memory import Before, Memory
+from ofms.device.memory import Before, Memory, Outgoing
 from ofms.storage.envelope import Envelope, decode, encode, message_arrays, require_array
 
 _MOST_EXCHANGES = 2**62
@@ -143,17 +143,16 @@ def write_request(
     }
     if statistics is not None:
         values["statistics"] = dict(statistics)
-    memory.outgoing, memory.requested_exchange = encode(Envelope("request", values, arrays)), exchange
+    memory.outgoing = Outgoing(exchange, encode(Envelope("request", values, arrays)))
+    memory.requested_exchange = exchange
 
 
-def withdraw_report(memory: Memory, opening: str) -> None:
-    """Keep the pending request and drop its report, because the server reopened the exchange.
+def without_report(content: bytes, opening: str) -> bytes:
+    """A request without its report, because the server reopened the exchange.
 
     The report was computed under another grant, so its weights are wrong under this one.
     """
-    if memory.outgoing is None:
-        return
-    request = decode(memory.outgoing)
+    request = decode(content)
     arrays = {f"request.{name}": array for name, array in request.part("request").items()}
     values = {**request.values, "opening": opening, "versions": {}, "weights": {}}
-    memory.opening, memory.outgoing = opening, encode(Envelope(request.kind, values, arrays))
+    return encode(Envelope(request.kind, values, arrays))

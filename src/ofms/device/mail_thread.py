@@ -11,6 +11,7 @@ from ofms.device.mailbox import Mailbox, largest_message
 
 if TYPE_CHECKING:
     from ofms.device.device import Device
+    from ofms.device.memory import Outgoing
 
 _POLL_SECONDS = 0.05
 _log = logging.getLogger("ofms.device")
@@ -21,7 +22,7 @@ class MailThread:
 
     def __init__(self, device: Device, mailbox: Mailbox) -> None:
         self._device, self._mailbox = device, mailbox
-        self._sent: bytes | None = None
+        self._sent: Outgoing | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"mail of {device.store}", daemon=True)
         self._thread.start()
@@ -62,6 +63,6 @@ class MailThread:
 
     def _send(self) -> None:
         found = self._device.outgoing()
-        if found is not None and found[1] is not self._sent:
-            self._mailbox.send(*found)
-            self._sent = found[1]
+        if found is not None and found is not self._sent:
+            self._mailbox.send(found.exchange, self._device.content(found))
+            self._sent = found

@@ -33,6 +33,25 @@ class Waiting:
     outputs: dict[int, AnyArray] = field(default_factory=dict)
 
 
+@dataclass(eq=False, slots=True)
+class Outgoing:
+    """A message for the server.
+
+    Attributes
+    ----------
+    exchange
+        The exchange that it requests.
+    content
+        Its bytes until the store has them; a report is as large as the models.
+    file
+        The name of its file in the store, once it is written.
+    """
+
+    exchange: int
+    content: bytes | None
+    file: str | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Before:
     """The policy's client state before the last request."""
@@ -70,7 +89,7 @@ class Memory:
     scored, score
         Labels since the last report, and the sum of their predictions' scores: 1 for a right class, or squared errors.
     outgoing, requested_exchange
-        The message to be sent to the server, and the exchange that it requests.
+        The message to be sent to the server, and the exchange that the last one requested.
     welcome
         The encoded welcome of the fleet.
     program
@@ -95,7 +114,7 @@ class Memory:
     score: float = 0.0
     next_id: int = 0
     dropped: int = 0
-    outgoing: bytes | None = None
+    outgoing: Outgoing | None = None
     requested_exchange: int = -1
     welcome: bytes | None = None
     program: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -121,9 +140,8 @@ class Memory:
             waiting[str(number)] = [each.exchange, each.since]
         for place, (x, _) in enumerate(self.samples):
             arrays[f"sample.{place}"] = x
-        for name, content in (("outgoing", self.outgoing), ("welcome", self.welcome)):
-            if content is not None:
-                arrays[name] = np.frombuffer(content, dtype=np.uint8)
+        if self.welcome is not None:
+            arrays["welcome"] = np.frombuffer(self.welcome, dtype=np.uint8)
         arrays |= {f"own.{name}": array for name, array in self.own.items()}
         arrays["losses"] = self.losses
         values = {
@@ -143,6 +161,7 @@ class Memory:
             "dropped": self.dropped,
             "versions": {str(model): version for model, version in self.versions.items()},
             "requested_exchange": self.requested_exchange,
+            "outgoing": None if self.outgoing is None else self.outgoing.file,
             "shape": self.shape,
         }
         return Envelope("snapshot", values, arrays)
@@ -164,7 +183,7 @@ class Memory:
             sampled=int(values.get("sampled", len(values["labels"]))),
             next_id=int(values["next_id"]),
             dropped=int(values["dropped"]),
-            outgoing=arrays["outgoing"].tobytes() if "outgoing" in arrays else None,
+            outgoing=_outgoing(snapshot),
             welcome=arrays["welcome"].tobytes() if "welcome" in arrays else None,
             requested_exchange=int(values["requested_exchange"]),
             shape=None if values.get("shape") is None else tuple(int(size) for size in values["shape"]),
@@ -185,3 +204,12 @@ class Memory:
         for place, label in enumerate(values["labels"]):
             memory.samples.append((arrays[f"sample.{place}"], label))
         return memory
+
+
+def _outgoing(snapshot: Envelope) -> Outgoing | None:
+    exchange, file = int(snapshot.values["requested_exchange"]), snapshot.values.get("outgoing")
+    if file is not None:
+        return Outgoing(exchange, None, str(file))
+    # Snapshots of earlier versions have the message in them.
+    content = snapshot.arrays.get("outgoing")
+    return None if content is None else Outgoing(exchange, content.tobytes())

@@ -7,10 +7,11 @@ import threading
 
 from ofms.compute.client import Backend
 from ofms.core.errors import InvalidInput
-from ofms.device.exchange_messages import read_grant, require_own_fleet, withdraw_report
+from ofms.device.exchange_messages import read_grant, require_own_fleet, without_report
 from ofms.device.held_models import HeldModels
 from ofms.device.learning import late_outputs
 from ofms.device.membership import read_membership
+from ofms.device.memory import Outgoing
 from ofms.device.recorder import Recorder
 from ofms.plugins import Trust
 from ofms.storage.envelope import Envelope, decode
@@ -47,15 +48,19 @@ class Messenger:
                 reason = f"a field is missing or malformed ({type(error).__name__}: {error})"
                 raise InvalidInput("message", envelope.kind, reason) from None
 
-    def collect(self, now: bool = False) -> tuple[int, bytes] | None:
-        """The message for the server with the exchange that it requests; `now` ends the open exchange early."""
+    def collect(self, now: bool = False) -> Outgoing | None:
+        """The message for the server; `now` ends the open exchange early."""
         with self.lock:
             state = self._state
             if state.held_models is not None and state.memory.open and (now or state.is_exchange_complete):
                 self._report(state.held_models)
                 self.settle()
-            memory = state.memory
-            return None if memory.outgoing is None else (memory.requested_exchange, memory.outgoing)
+            return state.memory.outgoing
+
+    def content(self, outgoing: Outgoing) -> bytes:
+        """The bytes of the message for the server, from the store; OSError if a grant has replaced it."""
+        with self.lock:
+            return self._recorder.content(outgoing)
 
     def settle(self) -> None:
         """Release memory: between two messages, a device needs less than while it handles one."""
@@ -89,9 +94,7 @@ class Messenger:
         if exchange < memory.exchange or (exchange == memory.exchange and opening == memory.opening):
             return  # A duplicate.
         if exchange == memory.exchange and not memory.open:
-            with self._guard:
-                withdraw_report(memory, opening)
-                self._recorder.snapshot()
+            self._withdraw_report(opening)
             return
         granted = read_grant(envelope, held_models, memory, self._budget)
         # Files first, while predictions continue; then the whole state under the lock.
@@ -101,6 +104,15 @@ class Messenger:
             self._state.apply(granted, held_models)
             self._recorder.snapshot()
         _log.debug("exchange %d: models %s are held", exchange, sorted(granted.versions))
+
+    def _withdraw_report(self, opening: str) -> None:
+        """Keep the pending request and drop its report."""
+        memory = self._state.memory
+        if memory.outgoing is not None:
+            request = without_report(self._recorder.content(memory.outgoing), opening)
+            with self._guard:
+                memory.opening, memory.outgoing = opening, Outgoing(memory.outgoing.exchange, request)
+                self._recorder.snapshot()
 
     def _report(self, held_models: HeldModels) -> None:
         """End the exchange: fine-tune while predictions continue, then learn, report and request the next one."""

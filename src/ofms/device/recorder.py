@@ -10,7 +10,7 @@ from ofms.device.held_models import HeldModels
 from ofms.device.journal_records import JournalRecord, Predicted
 from ofms.device.learning import learn, losses_of, observed_outputs, read_label
 from ofms.device.membership import read_membership
-from ofms.device.memory import Memory, Waiting
+from ofms.device.memory import Memory, Outgoing, Waiting
 from ofms.device.soundness import require_memory, require_prediction
 from ofms.device.state import DeviceState
 from ofms.device.store import Store
@@ -56,8 +56,18 @@ class Recorder:
     def snapshot(self) -> None:
         """Write the whole state and start a new journal."""
         self._unwritten = True
-        self.store.keep_snapshot(self.state.memory.write(), self.state.memory.versions)
+        memory = self.state.memory
+        outgoing = memory.outgoing
+        if outgoing is not None and outgoing.content is not None:
+            outgoing.file = self.store.keep_message(outgoing.content)
+        self.store.keep_snapshot(memory.write(), memory.versions, None if outgoing is None else outgoing.file)
+        if outgoing is not None:
+            outgoing.content = None
         self._unwritten = False
+
+    def content(self, outgoing: Outgoing) -> bytes:
+        """The bytes of a message for the server."""
+        return _content(self.store, outgoing)
 
     def repeat_failed_snapshot(self) -> None:
         """Retry a failed snapshot, for example after a full disk, before recording anything else."""
@@ -76,6 +86,8 @@ def _restore(store: Store, budget: int, trust: Trust, backend: Backend) -> Devic
         membership = read_membership(decode(snapshot.arrays["welcome"].tobytes()), budget, trust, backend)
         memory = Memory.read(snapshot, membership.join())
         require_memory(memory, membership)
+        if memory.outgoing is not None:
+            decode(_content(store, memory.outgoing))
         held_models = HeldModels(membership)
         for model, version in memory.versions.items():
             held_models.put(model, held_models.read(model, store.model(model, version)))
@@ -87,6 +99,12 @@ def _restore(store: Store, budget: int, trust: Trust, backend: Backend) -> Devic
         if isinstance(error, InvalidInput) and error.field in ("budget", "architecture", "policy", "backend"):
             raise
         raise _damaged(store, error) from None
+
+
+def _content(store: Store, outgoing: Outgoing) -> bytes:
+    if outgoing.content is not None:
+        return outgoing.content
+    return store.message(str(outgoing.file))
 
 
 def _require_own(own: Arrays, tensors: Arrays) -> None:

@@ -11,7 +11,6 @@ from ofms.core.typing import AnyArray
 from ofms.device.journal_records import Predicted
 from ofms.device.membership import Membership
 from ofms.device.memory import Memory
-from ofms.storage.envelope import decode
 
 _MOST_ID = 2**62
 
@@ -47,8 +46,6 @@ def require_memory(memory: Memory, membership: Membership) -> None:
         _require_input(x, memory)
         if isinstance(y, bool) or not isinstance(y, int | float) or not math.isfinite(y):
             raise ValueError("a label is not a number")
-    if memory.outgoing is not None:
-        decode(memory.outgoing)
 
 
 def require_prediction(record: Predicted, memory: Memory) -> None:

@@ -1,4 +1,7 @@
-"""A device's folder: the last snapshot, the journal since then, and the held models; one process writes it."""
+"""A device's folder: the last snapshot, the journal since then, the held models, and the message for the server.
+
+One process writes it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Store:
         for each in (folder, folder / _MODELS):
             remove_leftovers(each)
         self._number = 0
-        # Of the models' files, by name.
+        # Of the files of models and messages, by name.
         self._checksums: dict[str, str] = {}
         self._journal: Journal | None = None
         self._failure: OSError | None = None
@@ -57,10 +60,10 @@ class Store:
         self._checksums = dict(snapshot.values.get("checksums", {}))
         return snapshot
 
-    def keep_snapshot(self, snapshot: Envelope, versions: dict[int, int]) -> None:
+    def keep_snapshot(self, snapshot: Envelope, versions: dict[int, int], message: str | None = None) -> None:
         """Write a snapshot, start a new journal, and remove files that are no longer needed."""
         self._number += 1
-        wanted = {self._model_path(*each).name for each in versions.items()}
+        wanted = {self._model_path(*each).name for each in versions.items()} | {str(message)}
         self._checksums = {name: each for name, each in self._checksums.items() if name in wanted}
         values = {**snapshot.values, "number": self._number, "checksums": self._checksums}
         content = encode(Envelope(snapshot.kind, values, snapshot.arrays))
@@ -73,7 +76,7 @@ class Store:
         for path in self.folder.glob("journal-*"):
             if path != self._journal.path:
                 path.unlink()
-        for path in (self.folder / _MODELS).glob("*.safetensors"):
+        for path in (*(self.folder / _MODELS).glob("*.safetensors"), *self.folder.glob("message-*")):
             if path.name not in wanted:
                 path.unlink()
 
@@ -112,6 +115,22 @@ class Store:
         path = self._model_path(model, version)
         content = path.read_bytes()
         require_checksum(content, self._checksums.get(path.name))
+        return content
+
+    def keep_message(self, content: bytes) -> str:
+        """Write the message for the server, beside an earlier one, and return the name of its file."""
+        known = checksum(content)
+        name = f"message-{known}.safetensors"
+        write_whole(self.folder / name, content, mode=self._mode)
+        self._checksums[name] = known
+        return name
+
+    def message(self, name: str) -> bytes:
+        """The content of a message."""
+        if name not in self._checksums:
+            raise FileNotFoundError(f"{name[:60]!r}")
+        content = (self.folder / name).read_bytes()
+        require_checksum(content, self._checksums[name])
         return content
 
     def _write(self) -> None:

@@ -26,10 +26,8 @@ class Asked(msgspec.Struct, frozen=True):
     exchange: int
     same: dict[str, str]
 
-    def is_answered_by(self, exchange: int, answer: bytes) -> bool:
-        """Whether a request for an exchange answers this message, and not one of another deployment or opening."""
-        if exchange != self.exchange:
-            return False
+    def is_answered_by(self, answer: bytes) -> bool:
+        """Whether a request for the exchange answers this message, and not one of another deployment or opening."""
         try:
             _, values = decode_head(answer)
         except InvalidInput:

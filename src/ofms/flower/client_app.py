@@ -46,7 +46,7 @@ def _carry(message: Message, context: Context, message_type: str) -> Message:
     name = mailbox.deliver(content)
     while True:
         answer = mailbox.answer(asked.exchange)
-        if answer is not None and asked.is_answered_by(asked.exchange, answer):
+        if answer is not None and asked.is_answered_by(answer):
             return Message(to_record(answer), reply_to=message)
         refusal = mailbox.refusal(name)
         if refusal is not None:

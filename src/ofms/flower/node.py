@@ -216,9 +216,10 @@ class Node:
             return
         if self._reply is None:
             content = None
-            if outgoing is not None and question.asked.is_answered_by(*outgoing):
-                content = outgoing[1]
-            elif time.monotonic() >= self._until:
+            if outgoing is not None and outgoing.exchange == question.asked.exchange:
+                found = self._device.content(outgoing)
+                content = found if question.asked.is_answered_by(found) else None
+            if content is None and time.monotonic() >= self._until:
                 content = encode(Envelope("nothing"))
             if content is None:
                 return
