@@ -118,7 +118,8 @@ def _pretrain_outcome(folder: Path) -> dict[str, object]:
 
 def _cells_outcome(folder: Path) -> dict[str, object]:
     """Tables and cells, without times; each cell's run if it is kept."""
-    found: dict[str, object] = {"left": leftovers(folder)}
+    unfinished = [path.name for path in folder.rglob("unfinished/*")]
+    found: dict[str, object] = {"left": leftovers(folder) + unfinished}
     for path in sorted(folder.rglob("*.md")):
         found[str(path.relative_to(folder))] = path.read_text()
     for path in sorted(folder.rglob("cells/*.json")):

@@ -110,6 +110,24 @@ def test_an_interrupted_cell_is_kept_until_it_can_be_resumed(
     assert len(store.results([cell])) == 1
 
 
+def test_what_a_kill_left_of_the_run_of_a_written_cell_is_removed(models: Path, tmp_path: Path) -> None:
+    """The run is removed after the cell is written; one that is kept for a report stays."""
+    given: dict[str, Any] = {"models": {"digits": str(models)}, "progress": False}
+    store, cell = CellStore(tmp_path / "cells", **given), Cell("digits", "ofms-ft", 0, SMALL)
+    (first,) = store.results([cell])
+    kept = CellStore(tmp_path / "cells", **given, keep_runs=True).run_folder(cell)
+    for folder in (store.run_folder(cell), kept):
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text("{}")
+    lock = FolderLock(store.run_folder(cell))
+    store.results([cell])
+    assert store.run_folder(cell).exists(), "another process uses it"
+    lock.close()
+    assert store.results([cell])[0].mean == first.mean
+    assert not store.run_folder(cell).parent.exists()
+    assert (kept / "summary.json").exists()
+
+
 def test_other_data_make_another_cell(tmp_path: Path) -> None:
     models = write_dictionary(tmp_path / "models", 2, 1, "regression")
     (tmp_path / "own.toml").write_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -114,6 +115,9 @@ class CellStore:
                     remedy = "another process is running this cell; wait until it ends, or stop it"
                     raise InvalidInput("folder", self.run_folder(cell), remedy)
                 bar.update()
+        if self.runs_missing and not self._keep_runs:
+            for cell in cells:
+                self._remove_leftover(cell)
         found = {self._path(cell).name: self.find(cell) for cell in cells}
         known = {name: result for name, result in found.items() if result is not None}
         self.used |= known
@@ -167,8 +171,8 @@ class CellStore:
         ]
 
     def run_folder(self, cell: Cell) -> Path:
-        """The folder of a cell's run, during the run or if runs are kept."""
-        return self.folder.parent / "runs" / self._path(cell).stem
+        """The folder of a cell's run: one that is kept, or that is removed when the cell is written."""
+        return self.folder.parent / ("runs" if self._keep_runs else "unfinished") / self._path(cell).stem
 
     def _path(self, cell: Cell) -> Path:
         # Fields without a value are left out, so that a new optional field does not change existing keys.
@@ -225,9 +229,15 @@ class CellStore:
         command = cell.command("DIR" if cell.experiment in self.models else None, self.trust.packages)
         write_cell(result, self._path(cell), config=self.config(cell), command=command)
         if not self._keep_runs:
-            shutil.rmtree(folder, ignore_errors=True)
-            if not any(folder.parent.iterdir()):
-                folder.parent.rmdir()
+            _remove(folder)
+
+    def _remove_leftover(self, cell: Cell) -> None:
+        """Remove the run of a written cell: a process was killed before it had removed all of it."""
+        folder = self.run_folder(cell)
+        if folder.exists():
+            with claimed(self._path(cell)) as ours:
+                if ours and not is_locked(folder) and self._path(cell).exists():
+                    _remove(folder)
 
     def _resume(self, folder: Path, options: dict[str, Any]) -> Result | None:
         """Resume an interrupted run; None if its checkpoint cannot be used, for example one of another version."""
@@ -244,3 +254,10 @@ class CellStore:
                 raise
             shutil.rmtree(folder)
             return None
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, and the one that it is in if that is empty then."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()
