@@ -25,6 +25,7 @@ from ofms.storage.parsing import parse_json, parse_toml
 from tests.deployments import make_fleet
 from tests.devices import budgets_for, coordinator_for, problem
 from tests.fuzz.archives import VALID, archive, declared
+from tests.fuzz.holding import command
 from tests.tampering import changed
 
 
@@ -120,3 +121,9 @@ def test_a_checkpoint_with_values_of_other_types_is_refused(change: dict[str, An
     path.write_bytes(with_checksum(encode(Envelope(envelope.kind, {**envelope.values, **change}, envelope.arrays))))
     with pytest.raises(InvalidInput, match=r"it cannot be read .* to start over"):
         PersistentCoordinator(Deployment(folder))
+
+
+@pytest.mark.parametrize("words", [["deploy", "dashboard"], ["run", "--out"], ["report", "run", "--out"]], ids=" ".join)
+def test_a_name_that_is_too_long_is_refused_as_input(words: list[str], tmp_path: Path) -> None:
+    outcome = command(*words, tmp_path / ("x" * 400), writes=[tmp_path])
+    assert outcome.status == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -113,6 +114,8 @@ def _main(arguments: list[str]) -> int:
             return _failed(NO_TORCH, 2)
         if not isinstance(error, OSError) or user_line(error) is not None:
             return report_failure(error, traceback=shown)
+        if error.errno == errno.ENAMETOOLONG:
+            return _failed(str(InvalidInput("path", error.filename, "its name is too long; give a shorter one")), 2)
         place = [str(error.filename)] if error.filename is not None else []
         reason = [error.strerror or str(error) or type(error).__name__]
         return _failed("; ".join([": ".join(place + reason), *getattr(error, "__notes__", [])]), 1)
