@@ -119,7 +119,7 @@ def test_a_process_that_differs_is_refused_before_the_first_round(difference: st
     (first, line), (second, nothing) = ended(processes)
     assert (first, second) == (2, 2)
     assert len(line.splitlines()) == 1
-    assert "process 1 differs from the first one" in line
+    assert "process 2 of 2 differs from the first one" in line
     assert nothing == ""
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
