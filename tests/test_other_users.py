@@ -17,7 +17,9 @@ from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.device.device import Device
 from ofms.device.mailbox import Mailbox
 from ofms.flower.local_users import is_own_connection, owner_of
+from ofms.flower.node_file import NodeFile
 from ofms.flower.processes import environment
+from ofms.storage.locks import LOCK
 from ofms.storage.private import require_private
 from tests.cli.commands import run
 from tests.devices import budgets_for, coordinator_of_one, problem
@@ -59,6 +61,9 @@ def _fill_store(store: Path) -> None:
     mailbox.deliver(b"not for this device")
     mailbox.refuse("0", "it is not a message")
     with Device(store, budget=budget, mail=False) as device:
+        NodeFile(store).keep(node=7)
+        # Kept for the tests: the lock itself is removed when the store is closed.
+        os.link(store / LOCK, store / "lock")
         device.receive(coordinator.welcome(0))
         device.receive(coordinator.run_exchange({0: device.collect() or b""})[0])
         device.feedback(device.predict(x[0]).id, float(y[0]))
@@ -79,8 +84,9 @@ def test_another_user_reads_nothing(machine: Path) -> None:
 def test_modes_are_those_of_the_owner_alone(machine: Path) -> None:
     for private in ("store", "fleet", "fleet/state", "fleet/state/models", "fleet/flower", "fleet/devices/pump"):
         assert mode(machine / private) == 0o700, private
-    found = {path for path in (machine / "store").rglob("*") if path.name != ".lock"}
-    assert {path.name for path in found} >= {"inbox", "outbox", "models", "snapshot.safetensors"}
+    found = set((machine / "store").rglob("*"))
+    expected = {"inbox", "outbox", "models", "snapshot.safetensors", "node.msgpack", "lock"}
+    assert {path.name for path in found} >= expected
     assert any(path.name.startswith("journal-") for path in found)
     for path in found:
         assert mode(path) == (0o700 if path.is_dir() else 0o600), path
@@ -124,8 +130,7 @@ def test_a_store_that_is_shared_with_a_group_stays_so() -> None:
         _fill_store(folder / "store")
         assert mode(folder / "store") == 0o2770
         for path in (folder / "store").rglob("*"):
-            if path.name != ".lock":
-                assert mode(path) == (0o2770 if path.is_dir() else 0o660), path
+            assert mode(path) == (0o2770 if path.is_dir() else 0o660), path
 
 
 def test_a_folder_of_another_user_is_not_changed(tmp_path: Path) -> None:

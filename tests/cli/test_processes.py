@@ -73,6 +73,22 @@ def test_a_killed_process_ends_the_others_with_one_line_and_three_resume_the_run
     assert found.clients["regret"].tolist() == alone.clients["regret"].tolist()
 
 
+def test_a_killed_process_of_a_command_that_goes_on_by_itself_names_the_remedy() -> None:
+    code = """
+import os, signal, click
+from ofms.cli.processes import own_rank, start_if_asked
+try:
+    start_if_asked(2, remedy="the same command resumes it")
+except click.exceptions.Exit as end:
+    raise SystemExit(end.exit_code)
+if own_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_SECONDS)
+    assert found.returncode == 1
+    assert found.stderr.splitlines() == ["ofms: process 2 of 2 was ended by SIGKILL; the same command resumes it"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("forks", [True, False])
 def test_a_signal_to_the_command_stops_all_processes_after_an_exchange(forks: bool, tmp_path: Path) -> None:
@@ -119,7 +135,7 @@ def test_a_process_that_differs_is_refused_before_the_first_round(difference: st
     (first, line), (second, nothing) = ended(processes)
     assert (first, second) == (2, 2)
     assert len(line.splitlines()) == 1
-    assert "process 1 differs from the first one" in line
+    assert "process 2 of 2 differs from the first one" in line
     assert nothing == ""
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from ofms.coordinator.changes import Requested
 from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.files import DEVICES, POLLED, STATE
 from ofms.coordinator.keys import revoke_device
+from ofms.coordinator.operation import request_change
 from ofms.coordinator.persistence import PersistentCoordinator
-from ofms.coordinator.transport import Reply
-from ofms.storage.envelope import Envelope, encode
+from ofms.coordinator.transport import Kind, Reply
+from ofms.storage.envelope import Envelope, decode, encode
 from tests.deployments import DirectFleet, make_fleet, parameters
 from tests.scheduled_fleet import DEADLINE, EXCHANGES, TRAVEL, ScheduledFleet
 
@@ -62,6 +65,29 @@ def test_a_device_that_reconnects_in_time_misses_nothing(scheduled: ScheduledFle
     assert (scheduled.attended, scheduled.missed) == ([3] * 3, [0] * 3)
     assert "device-1 (node 11) did not answer: node unavailable" in scheduled.events
     assert "device-1 (node 11) disconnected" in scheduled.events
+
+
+def test_nobody_waits_for_a_device_that_rejects_its_welcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example because it has less memory than the change gives it, or does not trust a new model's package."""
+    scheduled = ScheduledFleet(tmp_path, rounds=None)
+    answer, sent = scheduled.transport.answer, scheduled.transport.sent
+
+    def reject(client: int, kind: Kind, content: bytes) -> bytes | None:
+        changed = decode(content).values.get("changed", "0") != "0"
+        if (client, kind) == (1, "join") and changed and scheduled.clock.now < 30:
+            return encode(Envelope("refusal", {"reason": "budget = 5 bytes: give more"}))
+        return answer(client, kind, content)
+
+    monkeypatch.setattr(scheduled.transport, "answer", reject)
+    scheduled.clock.at(8.0, lambda: request_change(scheduled.folder, Requested(retire=["net0"])))
+    scheduled.run_for(45)
+    assert "model net0 is retired" in scheduled.events
+    grants = [[when for when, *to in sent if to[:2] == [client, "exchange"]] for client in range(3)]
+    assert max(after - before for before, after in pairwise(grants[0])) < 6, "exchanges open without it"
+    assert scheduled.events.count("rejected its message: budget = 5 bytes: give more") == 1
+    assert [when for when in grants[1] if 8 < when < 30] == []
+    assert max(grants[1]) > 30, "it takes part once it accepts"
+    scheduled.close()
 
 
 @pytest.mark.parametrize(("back", "attended"), [(9.0, [3, 3, 3]), (None, [3, 1, 3])])

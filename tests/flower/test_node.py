@@ -300,6 +300,18 @@ def test_bad_messages_are_refused_and_the_open_exchange_is_still_answered(fleet:
         assert coordinator.receive(0, fleet.answer()) == []
 
 
+def test_why_messages_are_rejected_is_logged_once(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    """A server sends a welcome that was rejected again and again."""
+    with fleet.open():
+        for _ in range(2):
+            for _ in range(3):
+                fleet.send(b"no envelope", "join")
+                assert fleet.answer().kind == "refusal"
+            fleet.join()
+    lines = [line for line in caplog.messages if "message rejected" in line]
+    assert len(lines) == 2, "once before the device joins, and once after"
+
+
 def test_a_device_without_labels_says_so_after_the_wait(fleet: Fleet) -> None:
     with fleet.open():
         coordinator = fleet.join()

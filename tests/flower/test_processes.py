@@ -13,7 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from ofms.flower.processes import Process, descendants, free_port
+import ofms
+from ofms.flower.processes import Process, descendants, free_port, keep_node
+from ofms.storage.locks import FolderLock
 
 FAMILY = """
 import subprocess, sys, time
@@ -89,3 +91,13 @@ def test_a_free_port_can_be_bound() -> None:
     for _ in range(20):
         with socket.socket() as server:
             server.bind(("127.0.0.1", free_port()))
+
+
+def test_a_store_has_one_supernode_at_a_time(tmp_path: Path) -> None:
+    """A second one would be rejected by the server, which knows its key, and restarted for ever."""
+    lines: list[str] = []
+    other = FolderLock(tmp_path)
+    with pytest.raises(ofms.InvalidInput, match="another process is using it"):
+        keep_node([sys.executable, "-c", "print('started')"], tmp_path, lines.append)
+    assert lines == []
+    other.close()

@@ -69,7 +69,7 @@ def command(
 
     Finished cells are stored in the folder and not run again.
     """
-    start_if_asked(processes, "ofms.reproduction.page")
+    start_if_asked(processes, "ofms.reproduction.page", remedy="the same command resumes it")
     from ofms.plugins import trust_of
     from ofms.reproduction.bench import ROWS, Bench, Size
     from ofms.reproduction.cells import CellStore

@@ -36,17 +36,18 @@ def are_started() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def start_if_asked(processes: int | None, *modules: str) -> None:
+def start_if_asked(processes: int | None, *modules: str, remedy: str = "") -> None:
     """Start the processes of this command and end with their status, unless this is one of them.
 
-    `modules` are those that each of the processes imports.
+    `modules` are those that each of the processes imports, `remedy` what to do after one was killed, unless another one
+    notes something else.
     """
     if LAUNCHED in os.environ:
         watch_parent(os.getppid())
     elif processes is not None and are_started():
         raise click.UsageError(f"--processes {processes}: torchrun starts the processes; leave it out")
     elif processes is not None and processes > 1:
-        status = start_processes(processes, modules)
+        status = start_processes(processes, modules, remedy)
         if status is not None:
             raise click.exceptions.Exit(status)
     elif are_started():
@@ -64,7 +65,7 @@ def own_workers(workers: int | None) -> int | None:
     return max(1, (os.cpu_count() or 1) // here) if workers is None and here > 1 else workers
 
 
-def start_processes(count: int, modules: Sequence[str] = ()) -> int | None:
+def start_processes(count: int, modules: Sequence[str] = (), remedy: str = "") -> int | None:
     """Run this command in so many processes, which return None; return their status once all have ended.
 
     If one fails, the others end too.
@@ -79,6 +80,8 @@ def start_processes(count: int, modules: Sequence[str] = ()) -> int | None:
     parent, children = os.getpid(), list[_Child]()
     folder = Path(tempfile.mkdtemp(prefix="ofms-"))
     note = folder / "note"
+    if remedy:
+        note.write_text(remedy)
     shared = {
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),

@@ -49,7 +49,7 @@ def command(
 
     Finished cells are stored in the folder; the same command resumes an interrupted reproduction.
     """
-    start_if_asked(processes, "ofms.reproduction.page")
+    start_if_asked(processes, "ofms.reproduction.page", remedy="the same command resumes it")
     from ofms.plugins import trust_of
     from ofms.reproduction.page import reproduce_targets
 

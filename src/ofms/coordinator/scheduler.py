@@ -38,6 +38,8 @@ class Scheduler:
         self._presence = Presence(transport, persistence, clock)
         self._invited: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
+        # By device: why it rejected its last welcome. Nobody waits for its request until the fleet changes.
+        self._declined: dict[int, str] = {}
         self._poll_seconds = _SOONEST_POLL
 
     def run(self) -> None:
@@ -73,6 +75,7 @@ class Scheduler:
         concerned = self.persistence.nodes.keys() - self.coordinator.requests.keys() - working
         self.messages.forget(concerned)
         self._not_before = {client: again for client, again in self._not_before.items() if client not in concerned}
+        self._declined = {client: reason for client, reason in self._declined.items() if client not in concerned}
         self._gather(connected=True)
 
     def _gather(self, *, connected: bool = False) -> None:
@@ -84,7 +87,7 @@ class Scheduler:
         until, before = self.clock.monotonic() + self.persistence.deadline, set(self.coordinator.requests)
         while self.clock.monotonic() < until:
             self._refresh_nodes()
-            expected = self._members() - self.coordinator.stragglers.outstanding.keys()
+            expected = self._members() - self.coordinator.stragglers.outstanding.keys() - self._declined.keys()
             if connected:
                 expected &= self.persistence.nodes.keys()
             ready = expected & self.persistence.nodes.keys() & self.coordinator.requests.keys()
@@ -227,11 +230,20 @@ class Scheduler:
         envelope = decode(reply.content)
         self._log(sent.client, f"sent {len(reply.content)} bytes ({envelope.kind[:40]})", logging.DEBUG)
         if envelope.kind == "refusal":
-            self._log(sent.client, f"rejected its message: {envelope.values.get('reason')}", logging.WARNING)
+            self._note_refusal(sent, f"rejected its message: {envelope.values.get('reason')}")
         elif envelope.kind != "nothing" and requested != self.coordinator.next_exchange and not self._may_be_late(sent):
             self._log(sent.client, f"answered exchange {sent.exchange} too late", logging.WARNING)
         elif envelope.kind != "nothing":
             self.persistence.receive(sent.client, envelope, requested)
+            self._declined.pop(sent.client, None)
+
+    def _note_refusal(self, sent: Sent, reason: str) -> None:
+        """Log why a device rejected its message; that of a welcome once, because the next one will be rejected too."""
+        if sent.kind != "join" or self._declined.get(sent.client) != reason:
+            self._log(sent.client, reason, logging.WARNING)
+        if sent.kind == "join":
+            self._declined[sent.client] = reason
+            self._not_before[sent.client] = self.clock.monotonic() + _RETRY_SECONDS
 
     def _may_be_late(self, sent: Sent) -> bool:
         """Whether the answer to a message of an earlier exchange counts: with a quorum, nobody waited for it."""

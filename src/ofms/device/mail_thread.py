@@ -23,6 +23,7 @@ class MailThread:
     def __init__(self, device: Device, mailbox: Mailbox) -> None:
         self._device, self._mailbox = device, mailbox
         self._sent: Outgoing | None = None
+        self._rejected = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"mail of {device.store}", daemon=True)
         self._thread.start()
@@ -54,11 +55,16 @@ class MailThread:
             if len(content) > largest:
                 raise InvalidInput("message", f"over {largest} bytes", f"at most {largest} bytes are accepted")
             self._device.receive(content)
+            self._rejected = ""
         except OSError:
             raise  # Not the message's fault: retry.
         except Exception as error:
-            _log.warning("message rejected: %s", error)
-            self._mailbox.refuse(name, str(error) if isinstance(error, InvalidInput) else repr(error))
+            reason = str(error) if isinstance(error, InvalidInput) else repr(error)
+            if reason != self._rejected:
+                # Once: the server sends such a message again and again.
+                self._rejected = reason
+                _log.warning("message rejected: %s", reason)
+            self._mailbox.refuse(name, reason)
         self._mailbox.remove(name)
 
     def _send(self) -> None:

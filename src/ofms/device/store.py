@@ -28,7 +28,7 @@ class Store:
         require_private(folder)
         require_private(folder / _MODELS, within=folder)
         self._mode = private_mode(folder)
-        self._lock = FolderLock(folder)
+        self._lock = FolderLock(folder, mode=self._mode)
         for each in (folder, folder / _MODELS):
             remove_leftovers(each)
         self._number = 0

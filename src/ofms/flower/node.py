@@ -75,7 +75,7 @@ class Node:
         self._until = 0.0
         self._polling = Polling()
         self._next_poll = 0.0
-        self._complaint = ""
+        self._complaint = self._rejected = ""
 
     def start(self, device: Device) -> None:
         self._device = device
@@ -196,14 +196,18 @@ class Node:
         else:
             self._file.keep(question=arrived.question)
             self._arrived = self._reply = None
+            self._rejected = ""
             self._until = time.monotonic() + arrived.question.wait
             self._schedule(self._polling.after_message())
         with contextlib.suppress(Gone):
             self._api.confirm(arrived.transfer)
 
     def _refuse(self, message: bytes, error: Exception) -> None:
-        _log.warning("message rejected: %s", error)
         reason = str(error) if isinstance(error, InvalidInput) else repr(error)
+        if reason != self._rejected:
+            # Once: the server sends such a message again and again.
+            self._rejected = reason
+            _log.warning("message rejected: %s", reason)
         self._refusal = make_reply(message, encode(Envelope("refusal", {"reason": reason})))
 
     def _answer(self) -> None:

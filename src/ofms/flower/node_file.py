@@ -8,6 +8,7 @@ import msgspec
 
 from ofms.flower.asked import Asked
 from ofms.storage.files import write_whole
+from ofms.storage.private import private_mode
 from ofms.storage.typed import from_msgpack
 
 _NAME = "node.msgpack"
@@ -67,5 +68,5 @@ class NodeFile:
         """Write changed values, if any changed."""
         content = msgspec.structs.replace(self._content, **changes)
         if content != self._content:
-            write_whole(self._path, msgspec.msgpack.encode(content))
+            write_whole(self._path, msgspec.msgpack.encode(content), mode=private_mode(self._path.parent))
             self._content = content

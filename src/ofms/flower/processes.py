@@ -20,6 +20,7 @@ import psutil
 
 from ofms.coordinator.files import AUTHORITY, CERTIFICATE, CERTIFICATE_KEY, DEVICE_KEY, FLOWER
 from ofms.core.errors import InvalidInput
+from ofms.storage.locks import FolderLock
 from ofms.storage.private import require_private
 
 _STOP_SECONDS = 10.0
@@ -187,17 +188,20 @@ class Process:
 
 def keep_node(command: list[str], home: Path, echo: Callable[[str], None]) -> None:
     """Run a SuperNode, restarting it when it ends: the server may be unreachable or still consider it connected."""
-    while True:
-        process = Process(command, home, subprocess.PIPE)
-        try:
-            for line in process.lines():
-                echo(line)
-                if _MIXED_UP in line:
-                    break
-        finally:
-            process.stop()
-        echo(f"the SuperNode ended; restarting in {_RESTART_SECONDS:.0f} s")
-        time.sleep(_RESTART_SECONDS)
+    require_private(home)
+    # A second one with the same key would be rejected by the server, and restarted for ever.
+    with contextlib.closing(FolderLock(home)):
+        while True:
+            process = Process(command, home, subprocess.PIPE)
+            try:
+                for line in process.lines():
+                    echo(line)
+                    if _MIXED_UP in line:
+                        break
+            finally:
+                process.stop()
+            echo(f"the SuperNode ended; restarting in {_RESTART_SECONDS:.0f} s")
+            time.sleep(_RESTART_SECONDS)
 
 
 def relay_line(line: str) -> None:

@@ -24,16 +24,18 @@ _REMEDIES = {
 }
 
 
-def require_same(group: Group, config: RunConfig, inputs: Inputs) -> None:
-    """Reject a process with another version, dictionary, data or configuration than the first one."""
+def require_same(group: Group, config: RunConfig, inputs: Inputs, *, resumed: bool) -> None:
+    """Reject a process with another version, configuration, dictionary or data than the first one."""
     if group.size == 1:
         return
     own = {
         "version": __version__,
         "torch": str(torch.__version__),
+        "resume": resumed,
+        # Before what depends on it: other rounds are other samples.
+        **{f"configuration.{key}": value for key, value in config.identity().items()},
         "dictionary": inputs.dictionary,
         "data": inputs.stream,
-        **{f"configuration.{key}": value for key, value in config.identity().items()},
     }
     parts = group.gather({"own": np.frombuffer(msgspec.json.encode(own), np.uint8)})
     found: list[dict[str, Any]] = [msgspec.json.decode(part["own"].tobytes()) for part in parts]
@@ -45,7 +47,8 @@ def require_same(group: Group, config: RunConfig, inputs: Inputs) -> None:
                 raise SystemExit(2)  # The first process says so.
             remedy = _REMEDIES.get(key, "give all processes the same arguments")
             ours, theirs = (each.get(key) for each in (found[0], other))
-            raise InvalidInput(key, theirs, f"process {rank} differs from the first one, which has {ours}; {remedy}")
+            which = f"process {rank + 1} of {group.size}"
+            raise InvalidInput(key, theirs, f"{which} differs from the first one, which has {ours}; {remedy}")
 
 
 def agreed(group: Group, stop: bool, due: bool) -> tuple[bool, bool]:

@@ -64,7 +64,7 @@ def run(
     Every process of `group` returns the result; the first one writes and shows it.
     """
     inputs = Inputs(fleet.catalogue.revision, stream.fingerprint())
-    require_same(group, config, inputs)
+    require_same(group, config, inputs, resumed=resumed)
     writes = group.rank == 0
     simulation = make_simulation(
         policy,

@@ -19,13 +19,14 @@ _TIMEOUT_SECONDS = 0.1
 class FolderLock:
     """An exclusive lock on a folder, released by `close` or when the process ends.
 
-    Raises `InvalidInput` if another process, or another lock of this one, holds it.
+    Raises `InvalidInput` if another process, or another lock of this one, holds it. `mode` is that of its file, by
+    default as the umask says.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, mode: int = -1) -> None:
         self.path = folder / LOCK
         # Not thread-local: another thread may call `close`.
-        self._lock = FileLock(self.path, thread_local=False)
+        self._lock = FileLock(self.path, mode=mode, thread_local=False)
         try:
             self._lock.acquire(timeout=_TIMEOUT_SECONDS)
         except Timeout:
