@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from ofms import simulate
+from ofms.cli import _main
 from ofms.runs.result import Result
 from tests.ranked import WAIT_SECONDS, start
 
@@ -164,3 +165,16 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("WORLD_SIZE", "abc"), ("WORLD_SIZE", "-2"), ("RANK", "x"), ("MASTER_PORT", "80a")]
+)
+def test_a_variable_of_torchrun_that_is_no_number_is_one_line(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", name: value}
+    for each, text in variables.items():
+        monkeypatch.setenv(each, text)
+    assert _main(["run", "digits", "--rounds", "2"]) == 2
+    assert capsys.readouterr().err == f"ofms: {name} = {value}: give a whole number, as torchrun does, or unset it\n"

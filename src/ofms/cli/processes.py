@@ -16,6 +16,8 @@ from typing import IO, Any, TypeVar
 
 import click
 
+from ofms.core.environment import whole_number
+
 # Set for the processes that this module starts: a file into which they write what to do after another one ended.
 LAUNCHED = "OFMS_LAUNCHED"
 # The status of a process that ended because another one did.
@@ -33,7 +35,7 @@ def processes_option(text: str) -> Callable[[Command], Command]:
 
 def are_started() -> bool:
     """Whether this is one of several processes, of `torchrun` or of this module."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return whole_number("WORLD_SIZE", 1) > 1
 
 
 def start_if_asked(processes: int | None, *modules: str, remedy: str = "") -> None:
@@ -56,12 +58,12 @@ def start_if_asked(processes: int | None, *modules: str, remedy: str = "") -> No
 
 def own_rank() -> int | None:
     """The number of this process, if it is one of several."""
-    return int(os.environ.get("RANK", "0")) if are_started() else None
+    return whole_number("RANK", 0) if are_started() else None
 
 
 def own_workers(workers: int | None) -> int | None:
     """The number of threads of this process: by default, those of a machine divide its cores."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    here = whole_number("LOCAL_WORLD_SIZE", 1)
     return max(1, (os.cpu_count() or 1) // here) if workers is None and here > 1 else workers
 
 

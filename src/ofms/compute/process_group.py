@@ -21,6 +21,7 @@ from ofms.compute.group import ALONE, Arrays, Group, decode_arrays, encode_array
 from ofms.compute.protocol import Tensors
 from ofms.compute.shards import Block, Node, children, joins, sum_nodes
 from ofms.compute.updates import Updates, add_updates
+from ofms.core.environment import seconds, whole_number
 from ofms.core.errors import InvalidInput, PeerEnded
 from ofms.core.typing import AnyArray
 from ofms.storage.typed import from_json
@@ -106,20 +107,22 @@ _Layouts = list[tuple[tuple[int, int], list[tuple[int, str, tuple[int, ...]]]]]
 
 def join_group() -> Group:
     """Join the processes of `torchrun`; a process that was started alone is alone."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    if whole_number("WORLD_SIZE", 1) < 2:
         return ALONE
     for name in _VARIABLES:
         if not os.environ.get(name):
             raise InvalidInput(name, "", "it is not set; start the processes with torchrun, or give --processes")
+    for name in ("RANK", "MASTER_PORT"):
+        whole_number(name, 0)
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    seconds = float(os.environ.get("OFMS_JOIN_SECONDS", _JOIN_SECONDS))
+    longest = seconds("OFMS_JOIN_SECONDS", _JOIN_SECONDS)
     try:
-        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
-        store.set_timeout(timedelta(seconds=seconds))
+        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=longest)))
+        store.set_timeout(timedelta(seconds=longest))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_LONGEST_WAIT)
     except (RuntimeError, ValueError, OSError) as error:
-        raise InvalidInput("MASTER_ADDR:MASTER_PORT", address, _reason(str(error), seconds)) from None
+        raise InvalidInput("MASTER_ADDR:MASTER_PORT", address, _reason(str(error), longest)) from None
     return ProcessGroup()
 
 
