@@ -49,5 +49,7 @@ def command(
 
     given: dict[str, Any] = {"bandwidth": bandwidth, "interval": interval, "deadline": deadline, "policy": policy}
     given |= {"quorum": quorum, "staleness": staleness, "aggregation": aggregation}
+    if not (budget or settings or any(value is not None for value in given.values())):
+        raise click.UsageError("nothing to change: give an option, such as --quorum 0.8; --help lists them")
     request_change(folder, Requested(budget=budget, settings=settings or None, **given))
     click.echo("requested; the server applies it before its next exchange")
