@@ -165,7 +165,7 @@ def test_budgets_in_a_list(kind: Any) -> None:
         ({"checkpoint": "soon"}, "checkpoint = 'soon': give the seconds"),
         ({"checkpoint": float("nan")}, "checkpoint = nan: give the seconds"),
         ({"trust": 3}, "trust = 3: name packages"),
-        ({"rounds": 5.5}, "rounds = 5.5: expected 'int'"),
+        ({"rounds": 5.5}, "rounds = 5.5: give a whole number of at least 1, not a decimal number"),
         ({"budget": True}, "budget = True: write '5'"),
         ({"budget": {"a": 2}}, "budget = "),
     ],
@@ -247,3 +247,8 @@ def test_names_that_differ_in_spaces_only() -> None:
     """A stray space in a table would make two clients of one."""
     with pytest.raises(ofms.InvalidInput, match="stream names = 'b ': another name differs in spaces only"):
         run(stream=ofms.Stream(X, Y, "regression", names=("a", "b", "b ", "c")))
+
+
+def test_a_stream_of_ones_own_is_no_dataset(expected: ofms.Result) -> None:
+    """Its configuration, which is on its page, names none."""
+    assert (expected.config.experiment, expected.config.dataset) == ("own stream", None)

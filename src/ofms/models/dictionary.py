@@ -139,7 +139,8 @@ class Dictionary:
         """Reject a dictionary that cannot be written, because it does not say how to rebuild a network."""
         for model in self.models:
             if not model.architecture:
-                raise InvalidInput("architecture", None, f"to write {model.name!r}, give its architecture and options")
+                how = f"architectures={{{model.name!r}: ('package.module:function', {{...}})}}"
+                raise InvalidInput("models", model.name, f"to write it, say how it is built: from_modules(..., {how})")
 
     def catalogue(self) -> Catalogue:
         """The names, costs and versions that every client knows."""
