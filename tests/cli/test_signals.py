@@ -15,6 +15,22 @@ import pytest
 
 from tests.repeated_tasks import TASKS, leftovers
 
+# As some modules do while they are imported: the interruption is dropped, and something else fails.
+REPLACED = """
+import os, signal
+from ofms import cli
+
+def invoke(arguments):
+    try:
+        os.kill(os.getpid(), {number})
+    except KeyboardInterrupt:
+        pass
+    raise AttributeError("half of a module")
+
+cli._invoke = invoke
+cli.main()
+"""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -56,6 +72,13 @@ def test_while_modules_are_imported(number: int) -> None:
     for seconds in (0.0, 0.1):
         process = start("list")
         assert_interrupted(process, number, seconds)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_import_that_replaces_the_interruption(number: int) -> None:
+    command = [sys.executable, "-c", REPLACED.format(number=int(number))]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (ended.returncode, ended.stderr) == (128 + number, "ofms: interrupted\n")
 
 
 @pytest.mark.slow

@@ -155,6 +155,19 @@ def test_a_run_is_resumed_once_its_code_is_corrected(
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_a_policy_that_ends_the_program(
+    experiment: Path, write_module: Writer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a result, the status is not that of success."""
+    source = policy_source(learn="raise SystemExit(0)")
+    write_module("own_policy", source)
+    command: list[str | Path] = ["run", experiment, "--policy", "own_policy:algorithm", "--out", tmp_path / "run"]
+    assert run(*command) == 1
+    line = one_line(capsys)
+    assert f"own_policy.py, line {line_of(source, 'SystemExit')}: SystemExit: 0" in line
+    assert "continue with: ofms run --resume" in line
+
+
 def test_a_traceback_on_demand(
     experiment: Path, write_module: Writer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

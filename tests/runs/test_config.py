@@ -140,6 +140,10 @@ def test_tables_of_other_policies_are_checked_without_importing_them(
         ("[trust]\npackage = ['a']\n", r"trust\.package = .*unknown key 'package'; did you mean 'packages'"),
         ("[trust]\npackages = ['./a']\n", r"trust = \./a: name a package"),
         ("colour = 1\n", r"unknown key 'colour'; use one of summary"),
+        ("seed = 'a'\n", r"seed = a: give a whole number from 0 to 2⁶³ - 1, not text"),
+        ("interval = 1.5\n", r"interval = 1\.5: give a whole number of at least 1, not a decimal number"),
+        ("[trust]\npackages = 'a'\n", r"trust\.packages = a: give a list, each text, not text"),
+        ("[[events]]\nexchange = 'a'\n", r"events\[0\]\.exchange = a: give a whole number, not text"),
     ],
 )
 def test_an_invalid_experiment_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -150,10 +154,26 @@ def test_an_invalid_experiment_file_is_refused(tmp_path: Path, text: str, messag
 
 
 @pytest.mark.parametrize(
+    ("budget", "written"), [("2", "2"), ("2.5", "2.5"), ("[2, '3MiB']", "2,3MiB"), ("{ '*' = 3 }", "*=3")]
+)
+def test_budgets_and_bandwidths_of_a_file_may_be_numbers(tmp_path: Path, budget: str, written: str) -> None:
+    name = experiment_file(tmp_path)
+    text = Path(name).read_text().replace('"5"', budget).replace('"50%"', "4")
+    Path(name).write_text(text)
+    config = resolve(load_experiment(name), name, task="classification")
+    assert (config.budget, config.bandwidth) == (written, "4")
+
+
+def test_an_unknown_experiment_says_that_it_may_be_a_file() -> None:
+    with pytest.raises(InvalidInput, match=r"did you mean 'digits'\? use one of .*, or a TOML file: your own, or conf"):
+        load_experiment("digit")
+
+
+@pytest.mark.parametrize(
     ("policy", "given", "message"),
     [
         ("ofms-ft", {"colour": 1}, "set = colour: policy ofms-ft has no such setting; use one of .*window"),
-        ("ofms-ft", {"window": "wide"}, "window = wide: expected 'int', got 'str'"),
+        ("ofms-ft", {"window": "wide"}, "window = wide: give a whole number of at least 1, not text"),
         ("ofms-ft", {"rounds": 0}, "rounds = 0: give a number of at least 1"),
         ("ofms-ft", {"clients": 0}, "clients = 0: give a number of at least 1"),
         ("ofms-ft", {"interval": -1}, "interval = -1"),

@@ -70,7 +70,7 @@ def test_networks_of_a_result_have_its_parameters(tmp_path: Path) -> None:
         for key, tensor in network.state_dict().items():
             assert key.endswith("num_batches_tracked") or torch.equal(tensor, model.tensors[key])
             assert tensor.dtype == dictionary.models[0].module.state_dict().get(key, tensor).dtype
-    with pytest.raises(ofms.InvalidInput, match="to write 'net0', give its architecture and options"):
+    with pytest.raises(ofms.InvalidInput, match=r"models = net0: to write it, say how it is built: from_mod"):
         ofms.simulate(models=dictionary, stream=stream, out=tmp_path / "run", save_models=True, **TUNED)
     assert not (tmp_path / "run").exists(), "nothing half-written"
     with pytest.raises(ofms.InvalidInput, match="it needs a run that is written"):

@@ -165,7 +165,7 @@ def test_budgets_in_a_list(kind: Any) -> None:
         ({"checkpoint": "soon"}, "checkpoint = 'soon': give the seconds"),
         ({"checkpoint": float("nan")}, "checkpoint = nan: give the seconds"),
         ({"trust": 3}, "trust = 3: name packages"),
-        ({"rounds": 5.5}, "rounds = 5.5: expected 'int'"),
+        ({"rounds": 5.5}, "rounds = 5.5: give a whole number of at least 1, not a decimal number"),
         ({"budget": True}, "budget = True: write '5'"),
         ({"budget": {"a": 2}}, "budget = "),
     ],
@@ -197,3 +197,58 @@ def test_a_path_names_an_experiment(tmp_path: Path, expected: ofms.Result) -> No
 def test_a_dictionary_names_what_is_wrong(modules: Any, task: Any, message: str) -> None:
     with pytest.raises(ofms.InvalidInput, match=message):
         ofms.Dictionary.from_modules(modules, task=task)
+
+
+class _Centred(nn.Linear):
+    """Its outputs depend on the other samples of a batch, which are of other clients."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input - input.mean(dim=0))
+
+
+class _Noisy(nn.Linear):
+    """Draws from PyTorch's generator, so that no seed repeats the run."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) + torch.randn(len(input), 1)
+
+
+class _Last(nn.Module):
+    """Without parameters: the last input."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return input[:, -1:]
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (lambda: _Centred(3, 1), "models = model0: its output for a sample differs alone and beside another"),
+        (lambda: _Noisy(3, 1), "models = model0: its output for a sample differs alone and beside another"),
+        (lambda: nn.LazyLinear(1), "model0: weight = no values yet: call the network with a sample"),
+        (lambda: nn.Linear(3, 1, device="meta"), "model0: weight = no values yet: "),
+        (_Last, "models = model0: it has no parameters and therefore no size"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_networks_that_cannot_be_compared(network: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(ofms.InvalidInput, match=message):
+        run(models=[network(), network()])
+
+
+@pytest.mark.parametrize("names", [np.array(["a", "b", "c", "d"]), ["a", "b", "c", "d"]])
+def test_names_of_clients_in_any_sequence(names: Any) -> None:
+    stream = ofms.Stream(X, Y, "regression", names=names)
+    assert repr(stream).endswith(": a to d)")
+    assert run(stream=stream, budget="a=2,*=3").client_names == ["a", "b", "c", "d"]
+
+
+def test_names_that_differ_in_spaces_only() -> None:
+    """A stray space in a table would make two clients of one."""
+    with pytest.raises(ofms.InvalidInput, match="stream names = 'b ': another name differs in spaces only"):
+        run(stream=ofms.Stream(X, Y, "regression", names=("a", "b", "b ", "c")))
+
+
+def test_a_stream_of_ones_own_is_no_dataset(expected: ofms.Result) -> None:
+    """Its configuration, which is on its page, names none."""
+    assert (expected.config.experiment, expected.config.dataset) == ("own stream", None)

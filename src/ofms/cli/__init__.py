@@ -6,6 +6,8 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -72,26 +74,21 @@ def main() -> None:
     output = Output()
     with Interruptible() as signals:
         try:
-            status = _main(sys.argv[1:])
+            status = _main(sys.argv[1:], signals)
         except KeyboardInterrupt as error:
             status = _interrupted(error)
-        except Exception:
-            # Some modules replace an interruption of their import by another error.
-            if signals.number is None:
-                raise
-            status = _interrupted(Interrupted(number=signals.number))
         # From here on, a signal changes nothing.
         end_on_signals()
         sys.exit(output.finish(status))
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str], signals: Interruptible | None = None) -> int:
     shown = TRACEBACK in arguments
     arguments = [argument for argument in arguments if argument != TRACEBACK]
     try:
         _search_current_folder_last()
         _require_text(arguments)
-        with printed_log():
+        with printed_log(), _failures_of_interrupted(signals):
             _invoke(arguments)
     except (InvalidInput, NotFinite, ProcessEnded) as error:
         if shown:
@@ -109,6 +106,10 @@ def _main(arguments: list[str]) -> int:
         return _failed(error.format_message(), 2)
     except KeyboardInterrupt as error:
         return _interrupted(error)
+    except SystemExit as error:
+        if user_line(error) is None:
+            raise
+        return report_failure(error, traceback=shown)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             return _failed(NO_TORCH, 2)
@@ -120,6 +121,17 @@ def _main(arguments: list[str]) -> int:
         reason = [error.strerror or str(error) or type(error).__name__]
         return _failed("; ".join([": ".join(place + reason), *getattr(error, "__notes__", [])]), 1)
     return 0
+
+
+@contextmanager
+def _failures_of_interrupted(signals: Interruptible | None) -> Iterator[None]:
+    """Raise `Interrupted` instead of an error after a signal: some modules replace an interruption of their import."""
+    try:
+        yield
+    except Exception as error:
+        if signals is None or signals.number is None:
+            raise
+        raise Interrupted(number=signals.number) from error
 
 
 def _search_current_folder_last() -> None:

@@ -11,7 +11,7 @@ from ofms.core.failures import describe_failure, last_line, user_line
 TRACEBACK = "--traceback"
 
 
-def report_failure(error: Exception, *, traceback: bool) -> int:
+def report_failure(error: BaseException, *, traceback: bool) -> int:
     """Print one line with file, line and exception, after the whole traceback if wanted; return the status."""
     if traceback:
         print_traceback(error)
@@ -23,7 +23,7 @@ def report_failure(error: Exception, *, traceback: bool) -> int:
     return 1
 
 
-def print_traceback(error: Exception) -> None:
+def print_traceback(error: BaseException) -> None:
     """Print the traceback of an error and of those that it came from."""
     import traceback
 

@@ -13,6 +13,8 @@ from ofms.core.failures import describe_failure
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 
+_ROUNDING = 1e-3
+
 
 def require_fit(dictionary: Dictionary, stream: Stream) -> None:
     """Reject models that do not accept the stream's samples."""
@@ -25,7 +27,9 @@ def require_fit(dictionary: Dictionary, stream: Stream) -> None:
         inputs = samples.to(kinds.pop() if len(kinds) == 1 else torch.float32)
         try:
             with torch.no_grad():
-                outputs = torch.func.functional_call(model.module, model.tensors, (inputs,))
+                outputs, alone = (
+                    torch.func.functional_call(model.module, model.tensors, (some,)) for some in (inputs, inputs[:1])
+                )
         except Exception as error:  # The user's own network may raise anything.
             reason = describe_failure(error)
             shape = list(stream.x.shape[2:])
@@ -34,6 +38,9 @@ def require_fit(dictionary: Dictionary, stream: Stream) -> None:
         if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or outputs.shape[0] != 2:
             found = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
             raise InvalidInput("models", model.name, f"two samples must yield a tensor [2, outputs], not {found}")
+        if not _is_same(outputs[:1], alone):
+            remedy = "its output for a sample differs alone and beside another; forward must not mix samples or draw"
+            raise InvalidInput("models", model.name, remedy)
         widths[model.name] = outputs.shape[1]
     width = next(iter(widths.values()))
     for name, other in widths.items():
@@ -43,6 +50,16 @@ def require_fit(dictionary: Dictionary, stream: Stream) -> None:
         raise InvalidInput("models", next(iter(widths)), f"a regression model has one output, not {width}")
     if dictionary.task == "classification" and int(stream.y.max()) >= width:
         raise InvalidInput("stream targets", int(stream.y.max()), f"the models predict classes 0 to {width - 1}")
+
+
+def _is_same(outputs: torch.Tensor, others: object) -> bool:
+    """Whether outputs are equal up to the rounding of kernels for batches of other sizes."""
+    if not isinstance(others, torch.Tensor) or outputs.shape != others.shape:
+        return False
+    tolerance = max(_ROUNDING, 16 * torch.finfo(outputs.dtype).eps) if outputs.is_floating_point() else 0.0
+    finite = outputs[torch.isfinite(outputs)]
+    largest = float(finite.abs().max()) if len(finite) else 0.0
+    return torch.allclose(outputs, others, rtol=0.0, atol=tolerance * max(largest, tolerance), equal_nan=True)
 
 
 def is_finite(tensors: Iterable[torch.Tensor]) -> bool:

@@ -66,5 +66,9 @@ def remedy_for(annotation: Any, value: object = None) -> str:
     "did you mean 'random'? use random, or a list"
     """
     listed = suggest(value, [str(choice) for choice in choices_in(annotation)])
-    others = [_WORDS.get(member, "a list") for member in members_of(annotation) if not choices_in(member)]
+    others = [_WORDS.get(_bare(member), "a list") for member in members_of(annotation) if not choices_in(member)]
     return ", or ".join([listed, *others])
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation

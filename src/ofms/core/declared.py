@@ -22,7 +22,14 @@ from ofms.core.choices import members_of
 # For a setting that has no default.
 REQUIRED = "required"
 _GUARD = 10**9
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "none"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    bytes: "bytes",
+    NoneType: "none",
+}
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Stream:
         return int(self.x.shape[1])
 
     def __repr__(self) -> str:
-        named = f": {self.names[0]} to {self.names[-1]}" if self.names else ""
+        named = f": {self.names[0]} to {self.names[-1]}" if len(self.names) else ""
         changes = f", {len(self.changes)} changes" if self.changes else ""
         size = f"{self.clients} clients × {self.rounds} rounds, inputs of shape {tuple(self.x.shape[2:])}"
         return f"Stream({self.task}, {size}{changes}{named})"
@@ -100,6 +100,11 @@ class Stream:
         for name in self.names:
             if not isinstance(name, str) or not name.strip() or not name.isprintable():
                 raise InvalidInput("stream names", ascii(name), "give names of printable characters")
+        seen: set[str] = set()
+        for name in self.names:
+            if name.strip() in seen:
+                raise InvalidInput("stream names", repr(name), "another name differs in spaces only; correct one")
+            seen.add(name.strip())
         for name, values in (("inputs", self.x), ("targets", self.y)):
             broken = _beyond_single_precision(values)
             if broken.any():

@@ -86,7 +86,7 @@ class Dictionary:
             if not isinstance(name, str) or not isinstance(module, nn.Module):
                 raise InvalidInput("modules", f"{name}: {type(module).__name__}", "give torch.nn.Modules by name")
             architecture, options = (architectures or {}).get(name, ("", {}))
-            tensors = {key: tensor.detach().clone() for key, tensor in stored_tensors(module).items()}
+            tensors = {key: _values(f"{name}: {key}", tensor) for key, tensor in stored_tensors(module).items()}
             entry = ModelEntry(name, architecture, dict(options), f"{name}.safetensors")
             entry.trainable = list(trainable) if trainable is not None else None
             models.append(model_of(entry, module, tensors))
@@ -139,7 +139,8 @@ class Dictionary:
         """Reject a dictionary that cannot be written, because it does not say how to rebuild a network."""
         for model in self.models:
             if not model.architecture:
-                raise InvalidInput("architecture", None, f"to write {model.name!r}, give its architecture and options")
+                how = f"architectures={{{model.name!r}: ('package.module:function', {{...}})}}"
+                raise InvalidInput("models", model.name, f"to write it, say how it is built: from_modules(..., {how})")
 
     def catalogue(self) -> Catalogue:
         """The names, costs and versions that every client knows."""
@@ -206,3 +207,10 @@ class Dictionary:
                     if dtype.is_floating_point and dtype != torch.float32:
                         remedy = "devices compute in float32; convert the model (`module.float()`) and write it again"
                         raise InvalidInput(f"{model.name}: {name}", dtype, remedy)
+
+
+def _values(field: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a network's tensor; rejected if it has no values yet."""
+    if nn.parameter.is_lazy(tensor) or tensor.is_meta:
+        raise InvalidInput(field, "no values yet", "call the network with a sample, or load its parameters, before")
+    return tensor.detach().clone()

@@ -96,6 +96,9 @@ def model_of(entry: ModelEntry, module: nn.Module, tensors: Tensors) -> Model:
             raise InvalidInput(f"{entry.name}: trainable", patterns, f"no parameter matches; use some of {parameters}")
     storage = _size(tensors) if entry.storage is None else entry.storage
     upload = _default_upload(storage, tensors, trainable, parameters) if entry.upload is None else entry.upload
+    if entry.storage is None and not storage:
+        remedy = "it has no parameters and therefore no size; register one, or give `storage` in dictionary.json"
+        raise InvalidInput("models", entry.name, remedy)
     for field, value in (("storage", storage), ("upload", upload)):
         if not 1 <= value <= _MOST_BYTES:
             raise InvalidInput(f"{entry.name}: {field}", value, "give 1 to 2⁵⁰ bytes, or leave it out")

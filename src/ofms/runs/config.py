@@ -175,6 +175,8 @@ def run_of(fields: dict[str, Any]) -> RunConfig:
     """The configuration with some fields replaced, checked except for the settings of its policy."""
     if isinstance(fields.get("budget"), dict):
         fields["budget"] = named_budgets(fields["budget"])
+    elif isinstance(fields.get("budget"), list | tuple):
+        fields["budget"] = ",".join(map(str, fields["budget"]))
     for key in ("budget", "bandwidth", "models"):
         fields[key] = None if fields.get(key) is None else str(fields[key])
     config = _placed(convert({key: value for key, value in fields.items() if value is not None}, RunConfig))

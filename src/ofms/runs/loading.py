@@ -91,7 +91,8 @@ def _placed(experiment: Experiment, name: str) -> Experiment:
 
 def _packaged(folder: str, name: str) -> dict[str, Any]:
     if name not in available(folder):
-        raise InvalidInput(folder.removesuffix("s"), name, suggest(name, available(folder)))
+        own = ", or a TOML file: your own, or config.toml of a run" if folder == "experiments" else ""
+        raise InvalidInput(folder.removesuffix("s"), name, suggest(name, available(folder)) + own)
     return _parsed(resources.files(_PACKAGE).joinpath(folder, f"{name}.toml").read_bytes(), f"{name}.toml")
 
 

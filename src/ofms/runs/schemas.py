@@ -31,12 +31,12 @@ Interval = Annotated[int, Range(1), Doc("n, the samples between two exchanges wi
 _BUDGETS = Values("5 (times the largest model), 64MiB, a list 3,5, shares 3:60%,5:40%, or by client NAME=3,*=5")
 _BUDGET_DOC = Doc("B_i, the memory of each client for models.", "(a2): it holds the two largest models together")
 Budget = Annotated[str, _BUDGETS, _BUDGET_DOC]
-BudgetTable = Annotated[str | dict[str, str | int | float], _BUDGETS, _BUDGET_DOC]
-Bandwidth = Annotated[
-    str,
-    Values("50% of the summed budgets, 1GiB, or 250 (times the largest model)"),
-    Doc("E, what all clients together may upload in an exchange.", "alg:6, steps 10 to 14"),
-]
+_Amount = str | int | float
+BudgetTable = Annotated[_Amount | list[_Amount] | dict[str, _Amount], _BUDGETS, _BUDGET_DOC]
+_BANDWIDTHS = Values("50% of the summed budgets, 1GiB, or 250 (times the largest model)")
+_BANDWIDTH_DOC = Doc("E, what all clients together may upload in an exchange.", "alg:6, steps 10 to 14")
+Bandwidth = Annotated[str, _BANDWIDTHS, _BANDWIDTH_DOC]
+BandwidthAmount = Annotated[_Amount, _BANDWIDTHS, _BANDWIDTH_DOC]
 Seed = Annotated[
     int,
     Range(0, 2**63 - 1),
@@ -160,7 +160,7 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     clients: Clients | None = None
     rounds: Rounds | None = None
     budget: BudgetTable
-    bandwidth: Bandwidth
+    bandwidth: BandwidthAmount
     policy: PolicyName = DEFAULT
     preset: PresetName = "published"
     seed: Seed = 0

@@ -97,7 +97,8 @@ def stream_of(stream: object) -> Stream:
         raise InvalidInput("stream", _shown(stream), _STREAM)
     if stream.task not in ("classification", "regression"):
         raise InvalidInput("task", stream.task, "use classification or regression")
-    return replace(stream, x=real_array("stream inputs", stream.x), y=real_array("stream targets", stream.y))
+    x, y = real_array("stream inputs", stream.x), real_array("stream targets", stream.y)
+    return replace(stream, x=x, y=y, names=tuple(_plain(name) for name in stream.names))
 
 
 def _modules(models: Any) -> dict[str, nn.Module]:

@@ -33,7 +33,8 @@ def resolve_experiment(
     if stream is not None:
         stream.require_sound()
         experiment, task = OWN_STREAM, stream.task
-        loaded = msgspec.structs.replace(loaded, stream=None, clients=stream.clients, rounds=stream.rounds)
+        size = {"clients": stream.clients, "rounds": stream.rounds}
+        loaded = msgspec.structs.replace(loaded, dataset=None, stream=None, **size)
     else:
         task = task_of(loaded, trust)
         if loaded.stream is not None and (loaded.clients is None or loaded.rounds is None):

@@ -202,7 +202,7 @@ def _explained(
         if folder is not None:
             error.add_note(f"continue with: {resume_command(folder)}")
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # An error of the folder itself says so already.
         if folder is not None and not isinstance(error, InvalidInput | OSError):
             error.add_note(f"once it is corrected, continue with: {resume_command(folder)}")

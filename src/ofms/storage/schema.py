@@ -5,16 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from ofms.core.choices import choices_in, members_of, remedy_for, suggest
+from ofms.core.declared import allowed_values
 from ofms.core.errors import InvalidInput
 from ofms.storage.typed import from_values
 
 T = TypeVar("T")
 _MISSING = re.compile(r"Object missing required field `(.+)`")
+_OTHER_TYPE = re.compile(r"Expected `[^`]+`, got `[^`]+`")
+_TYPES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a decimal number",
+    str: "text",
+    list: "a list",
+    tuple: "a list",
+    dict: "a table",
+}
 _STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 
@@ -49,6 +60,10 @@ def invalid_input(error: msgspec.ValidationError, values: Any, kind: Any) -> Inv
     shown = "…" if values is None or (not steps and isinstance(values, Mapping)) else values
     if choices_in(annotation):
         return InvalidInput(field, shown, remedy_for(annotation, values))
+    if annotation is not None and _OTHER_TYPE.fullmatch(reason):
+        words = allowed_values(annotation).removesuffix(", or none").removesuffix(" or none")
+        found = _TYPES.get(type(values))
+        return InvalidInput(field, shown, f"give {words}" if found is None else f"give {words}, not {found}")
     return InvalidInput(field, shown, reason[:1].lower() + reason[1:].replace("`", "'"))
 
 
@@ -100,8 +115,10 @@ def _annotation_at(annotation: Any, step: str) -> Any:
         found = _annotation_at(member, step)
         if found is not None:
             return found
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
     if _is_record(annotation):
-        return get_type_hints(annotation).get(step)
+        return get_type_hints(annotation, include_extras=True).get(step)
     arguments = get_args(annotation)
     if get_origin(annotation) in (dict, Mapping):
         return arguments[1]
