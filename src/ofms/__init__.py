@@ -6,11 +6,11 @@ models suit it, and helps fine-tune the dictionary under a limited upload bandwi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ofms.core.version import __version__
 from ofms.exports import exported
 
+# Not from `typing`: its import takes longer than all of this, and a signal meanwhile prints a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ofms.core.errors import InvalidInput, NotFinite
     from ofms.data.stream import Stream

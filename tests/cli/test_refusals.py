@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 
+import ofms
+from ofms.core.errors import InvalidInput
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
 from tests.cli.commands import QUICK, assert_refused, run
@@ -208,3 +211,14 @@ def test_a_device_that_is_not_here_is_refused(
     assert not (tmp_path / "run").exists()
     assert run(*command, "cpu") == 0
     assert 'device = "cpu"' in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_an_unknown_command_is_answered_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, run("compar"), "no command 'compar': did you mean 'compare'? use one of advise,")
+    assert_refused(capsys, run("deploy", "stauts"), "did you mean 'status'?")
+
+
+@pytest.mark.parametrize("path", [None, b"run", 3])
+def test_what_is_no_path_of_a_run_is_refused(path: Any) -> None:
+    with pytest.raises(InvalidInput, match="give the path of a run's folder"):
+        ofms.load(path)

@@ -71,9 +71,17 @@ def test_costs_and_trainable_parameters_can_be_declared(folder: Path) -> None:
 
 def test_own_networks_without_an_architecture_cannot_be_written(tmp_path: Path) -> None:
     dictionary = Dictionary.from_modules({name: nn.Linear(1, 1) for name in "ab"}, task="regression")
-    with pytest.raises(InvalidInput, match="to write 'a', give its architecture"):
+    with pytest.raises(InvalidInput, match="models = a: to write it, say how it is built"):
         dictionary.write(tmp_path / "models")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_description_that_builds_another_network_is_refused() -> None:
+    """What is written could not be read."""
+    described = {name: ("mlp", {"inputs": 3, "hidden": [], "outputs": 1}) for name in "ab"}
+    reason = r"architectures = a: mlp: it builds a network whose 0.bias is \[1\], the given one's is missing; describe"
+    with pytest.raises(InvalidInput, match=reason):
+        Dictionary.from_modules({name: nn.Linear(3, 1) for name in "ab"}, task="regression", architectures=described)
 
 
 def test_a_folder_that_is_not_empty_is_not_overwritten(folder: Path) -> None:

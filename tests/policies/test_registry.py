@@ -41,6 +41,7 @@ no_dataclass = Algorithm(Plain, Client, build)
 an_object = Algorithm(Settings(), Client, build)
 no_function = Algorithm(Settings, Client, 3)
 nothing_built = Algorithm(Settings, Client, lambda settings, fleet: None)
+one_parameter = Algorithm(Settings, Client, lambda settings: None)
 """
 
 
@@ -63,6 +64,8 @@ def test_a_policy_of_ones_own_is_built_if_it_is_trusted(own: Trust) -> None:
         build_policy(name, settings_type(name, own)(epsilon=5), fleet, own)
     with pytest.raises(InvalidInput, match="its build returned a NoneType; return a Policy"):
         build_policy("own_policy_of_a_test:nothing_built", settings_type(name, own)(), fleet, own)
+    with pytest.raises(InvalidInput, match="its build must accept settings and a fleet"):
+        build_policy("own_policy_of_a_test:one_parameter", settings_type(name, own)(), fleet, own)
     with pytest.raises(InvalidInput, match="not trusted"):
         build_policy(name, settings_type(name, own)(), fleet)
 

@@ -166,6 +166,31 @@ def test_steps_and_expected_weights_are_checked(loopback: bool) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("half", "method", "returned", "rule"),
+    [
+        ("client", "select", "all", "its select returned a str; return a tuple: state, models"),
+        ("client", "plan", (None,), "its plan returned 1 values; return a tuple: state, plan"),
+        ("client", "plan", (None, 3), "its plan has a int; return a Plan"),
+        (
+            "server",
+            "grant",
+            (None, None),
+            "its grant returned 2 values; return a tuple: state, models, prediction weights",
+        ),
+        ("server", "learn", None, "its learn returned a NoneType; return a tuple: state, step"),
+    ],
+)
+def test_what_a_method_must_return_is_named(half: str, method: str, returned: object, rule: str) -> None:
+    def changed(policy: Policy, _: Fleet) -> Policy:
+        client, server = BreakingClient(policy.client, lambda plan, row: plan), BreakingServer(policy.server)
+        object.__setattr__(client if half == "client" else server, method, lambda *given: returned)
+        return replace(policy, client=client, server=server)
+
+    with pytest.raises(ofms.InvalidInput, match=f"policy = ofms-ft: {rule}"):
+        run(changed, loopback=False)
+
+
 def test_arrays_of_another_kind_are_named() -> None:
     fleet = fleet_of([2, 2, 2], [4, 6])
     policy = policy_of("ofms-ft", fleet)

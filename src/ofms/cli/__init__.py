@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -103,7 +104,7 @@ def _main(arguments: list[str], signals: Interruptible | None = None) -> int:
         click.echo(error.format_message())
         return 0
     except click.ClickException as error:
-        return _failed(error.format_message(), 2)
+        return _failed(_with_remedy(error), 2)
     except KeyboardInterrupt as error:
         return _interrupted(error)
     except SystemExit as error:
@@ -132,6 +133,17 @@ def _failures_of_interrupted(signals: Interruptible | None) -> Iterator[None]:
         if signals is None or signals.number is None:
             raise
         raise Interrupted(number=signals.number) from error
+
+
+def _with_remedy(error: click.ClickException) -> str:
+    """The line of click's error; that an unknown command does not exist, with those that do."""
+    line, context = error.format_message(), getattr(error, "ctx", None)
+    unknown = re.match(r"No such command '(.*)'\.", line)
+    if unknown is None or context is None or not isinstance(context.command, click.Group):
+        return line
+    from ofms.core.choices import suggest
+
+    return f"no command {unknown[1]!r}: {suggest(unknown[1], context.command.list_commands(context))}"
 
 
 def _search_current_folder_last() -> None:

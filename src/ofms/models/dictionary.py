@@ -21,6 +21,7 @@ from ofms.core.ledger import human_bytes
 from ofms.core.messages import Catalogue
 from ofms.models.index import INDEX, ModelEntry, Task, read_index, write_index
 from ofms.models.model import Model, Tensors, model_of, read_model, stored_tensors
+from ofms.models.zoo import ZOO, build_skeleton
 from ofms.plugins import Trust, trust_of
 from ofms.storage.files import new_folder, write_whole
 from ofms.storage.tensors import encode_tensors
@@ -87,6 +88,8 @@ class Dictionary:
                 raise InvalidInput("modules", f"{name}: {type(module).__name__}", "give torch.nn.Modules by name")
             architecture, options = (architectures or {}).get(name, ("", {}))
             tensors = {key: _values(f"{name}: {key}", tensor) for key, tensor in stored_tensors(module).items()}
+            if architecture in ZOO:
+                _require_same(name, architecture, options, tensors)
             entry = ModelEntry(name, architecture, dict(options), f"{name}.safetensors")
             entry.trainable = list(trainable) if trainable is not None else None
             models.append(model_of(entry, module, tensors))
@@ -207,6 +210,19 @@ class Dictionary:
                     if dtype.is_floating_point and dtype != torch.float32:
                         remedy = "devices compute in float32; convert the model (`module.float()`) and write it again"
                         raise InvalidInput(f"{model.name}: {name}", dtype, remedy)
+
+
+def _require_same(
+    name: str, architecture: str, options: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """Reject a description of a network that builds another one: what is written could not be read."""
+    described = {key: tensor.shape for key, tensor in stored_tensors(build_skeleton(architecture, options)).items()}
+    own = {key: tensor.shape for key, tensor in tensors.items()}
+    for key in sorted({*described, *own}):
+        if described.get(key) != own.get(key):
+            both = (list(shape[key]) if key in shape else "missing" for shape in (described, own))
+            reason = "it builds a network whose {} is {}, the given one's is {}".format(key, *both)
+            raise InvalidInput("architectures", f"{name}: {architecture}", f"{reason}; describe the given network")
 
 
 def _values(field: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -65,7 +65,12 @@ def build_policy(policy: str, settings: Any, fleet: Fleet, trust: Trust = NO_TRU
     """Check a policy's settings and the fleet's budgets, then build the policy."""
     require_budgets(fleet.catalogue, fleet.budgets)
     check_settings(settings)
-    built = load_algorithm(policy, trust).build(settings, fleet)
+    build = load_algorithm(policy, trust).build
+    try:
+        inspect.signature(build).bind(settings, fleet)
+    except TypeError:
+        raise InvalidInput("policy", policy, "its build must accept settings and a fleet") from None
+    built = build(settings, fleet)
     if not isinstance(built, Policy):
         raise InvalidInput("policy", policy, f"its build returned a {type(built).__name__}; return a Policy")
     return replace(built, name=policy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,22 @@ class BrokenRule(InvalidInput):
         """The same with the names of client and model."""
         model = models[self.model] if isinstance(self.model, int) else self.model
         return BrokenRule(self.policy, client, self.exchange, self.rule, model)
+
+
+def require_parts(policy: str, method: str, found: Any, names: Sequence[str]) -> Any:
+    """What a method of a half returned; rejected unless it is a tuple of the named parts.
+
+    >>> require_parts("greedy", "select", (None, None), ["state", "models"])
+    (None, None)
+    >>> require_parts("greedy", "select", "all", ["state", "models"])
+    Traceback (most recent call last):
+    ...
+    ofms.core.errors.InvalidInput: policy = greedy: its select returned a str; return a tuple: state, models
+    """
+    if isinstance(found, tuple) and len(found) == len(names):
+        return found
+    what = f"{len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
+    raise InvalidInput("policy", policy, f"its {method} returned {what}; return a tuple: {', '.join(names)}")
 
 
 def require_requests(policy: str, requests: Requests) -> None:

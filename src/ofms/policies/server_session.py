@@ -18,7 +18,7 @@ from ofms.policies.controls import clearly_worse, gains_by_tuning
 from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import copies_held, is_control
 from ofms.policies.protocol import LateLearner, Policy, SummedUpdates
-from ofms.policies.rules import require_held, require_steps
+from ofms.policies.rules import require_held, require_parts, require_steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,9 @@ class ServerSession:
     def grant(self, state: ServerState, requests: Requests, draws: Draws) -> tuple[ServerState, Grants]:
         """Decide which models each client holds; if clients fine-tune, draw the group that uploads."""
         wanted = self.slots.narrow(requests.wanted)
-        own, held, prediction_weights = self.policy.server.grant(state.policy, wanted, draws)
+        granted = self.policy.server.grant(state.policy, wanted, draws)
+        parts = ["state", "models", "prediction weights"]
+        own, held, prediction_weights = require_parts(self.policy.name, "grant", granted, parts)
         held = self.slots.widen(held)
         prediction_weights = None if prediction_weights is None else self.slots.widen(prediction_weights)
         budgets, copies = self.fleet.budgets[requests.client], copies_held(self.policy.local)
@@ -111,7 +113,8 @@ class ServerSession:
         if reports.losses is not None and is_control(self.policy.local, reports.exchange):
             gains = gains_by_tuning(reports.losses)
         summed = SummedUpdates(state.clients, products, norms, parameters, restored, gains, awaited)
-        own, step = self.policy.server.learn(state.policy, self.slots.narrow_reports(reports), self._narrowed(summed))
+        learnt = self.policy.server.learn(state.policy, self.slots.narrow_reports(reports), self._narrowed(summed))
+        own, step = require_parts(self.policy.name, "learn", learnt, ["state", "step"])
         version = state.version + (reports.updated.any(axis=0) | restored)
         step = np.asarray(step, np.float64)
         steps = np.broadcast_to(self.slots.widen(step) if step.ndim else step, version.shape)

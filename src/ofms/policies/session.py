@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ofms.core.draws import Draws
+from ofms.core.errors import InvalidInput
 from ofms.core.messages import Catalogue, Grants, Plan, Reports, Requests
 from ofms.core.schedule import Schedule
 from ofms.core.typing import Floats, Integers
@@ -24,7 +25,7 @@ from ofms.policies.local_updates import is_control, last_control, tuning_window_
 from ofms.policies.observations import Observations, Recent, Samples
 from ofms.policies.offsets import Offsets
 from ofms.policies.protocol import ClientPolicy, Policy
-from ofms.policies.rules import require_plan, require_probabilities, require_requests
+from ofms.policies.rules import require_parts, require_plan, require_probabilities, require_requests
 from ofms.policies.server_session import ServerSession, ServerState
 
 __all__ = ["ClientSession", "ClientState", "ServerSession", "ServerState", "expected_weights", "open_sessions"]
@@ -92,7 +93,8 @@ class ClientSession:
 
     def request(self, state: ClientState, draws: Draws) -> tuple[ClientState, Requests]:
         """Request the models to hold until the next exchange."""
-        own, wanted = self.policy.client.select(state.policy, draws.of(state.client))
+        selected = self.policy.client.select(state.policy, draws.of(state.client))
+        own, wanted = require_parts(self.policy.name, "select", selected, ["state", "models"])
         nothing = np.zeros(state.held_version.shape, dtype=np.bool_)
         wanted = nothing if wanted is None else self.slots.widen(wanted)
         state = replace(state, policy=own, exchange=draws.exchange)
@@ -108,7 +110,10 @@ class ClientSession:
         held_version = np.where(grants.held, grants.version, -1)
         if tuning_window_of(self.policy.local, self.schedule, grants.exchange) is None:
             grants = replace(grants, uploads=np.zeros_like(grants.uploads))
-        own, plan = self.policy.client.plan(state.policy, self.slots.narrow_grants(grants))
+        planned = self.policy.client.plan(state.policy, self.slots.narrow_grants(grants))
+        own, plan = require_parts(self.policy.name, "plan", planned, ["state", "plan"])
+        if not isinstance(plan, Plan):
+            raise InvalidInput("policy", self.policy.name, f"its plan has a {type(plan).__name__}; return a Plan")
         plan = replace(self.slots.widen_plan(plan), offset=state.offsets.mean)
         require_plan(self.policy.name, grants, plan)
         if grants.quarantined is not None:

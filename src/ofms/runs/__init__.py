@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ofms.exports import exported
 
+# Not from `typing`: its import takes longer than all of this, and a signal meanwhile prints a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ofms.runs.config import load_experiment
     from ofms.runs.dictionaries import train_dictionary

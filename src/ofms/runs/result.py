@@ -77,6 +77,8 @@ class Result:
         trust
             Packages whose networks `models` may build, if the run saved its models and they are not of the zoo.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidInput("run", type(path).__name__, "give the path of a run's folder")
         path = Path(os.fspath(path))
         if path.is_file():
             from ofms.runs.cell_file import read_cell
