@@ -75,6 +75,13 @@ def test_a_horizon_within_the_warm_up(tmp_path: Path) -> None:
     assert run(fine_tuning_rate=0.0001, warm_up=19).figures["warnings"] == []
 
 
+def test_a_horizon_within_the_first_exchange(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", fine_tuning_rate=0, interval=20)
+    shown_everywhere(result, "interval = 20, but the run has 20 rounds: clients choose once")
+    assert run(fine_tuning_rate=0, interval=19).figures["warnings"] == []
+    assert run(fine_tuning_rate=0, interval=19, rounds=1).figures["warnings"] == []
+
+
 @pytest.mark.parametrize("loopback", [False, True])
 def test_fine_tuning_that_makes_predictions_worse(loopback: bool, tmp_path: Path) -> None:
     """Steps that are too large, on targets that nothing predicts; with smaller ones, fine-tuning gains."""

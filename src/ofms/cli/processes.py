@@ -76,6 +76,8 @@ def start_processes(count: int, modules: Sequence[str] = (), remedy: str = "") -
     import shutil
     import tempfile
 
+    from ofms.storage.files import write_whole
+
     _quiet_pytorch()
     for module in modules if FORKS else ():
         import_module(module)
@@ -83,7 +85,7 @@ def start_processes(count: int, modules: Sequence[str] = (), remedy: str = "") -
     folder = Path(tempfile.mkdtemp(prefix="ofms-"))
     note = folder / "note"
     if remedy:
-        note.write_text(remedy)
+        write_whole(note, remedy.encode())
     shared = {
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),

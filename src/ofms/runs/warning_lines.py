@@ -26,6 +26,7 @@ def run_warnings(
     *,
     metric: str,
     rounds: int,
+    interval: int = 1,
     loss_bound: str,
     local: LocalUpdate | None,
     saturated: float,
@@ -52,6 +53,11 @@ def run_warnings(
         length = "1 round" if rounds == 1 else f"{rounds} rounds"
         lines.append(
             f"warm_up = {local.warm_up}, but the run has {length}: nothing is fine-tuned; lower it, or run longer"
+        )
+    if 1 < rounds <= interval:
+        lines.append(
+            f"interval = {interval}, but the run has {rounds} rounds: clients choose once, before they learn anything; "
+            "lower it, or run longer"
         )
     if "frozen_score" in clients:
         lines += _worse_than_frozen(clients["score"], clients["frozen_score"], metric)

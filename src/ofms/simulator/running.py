@@ -147,6 +147,7 @@ def run(
         warnings = run_warnings(
             metric=metric,
             rounds=config.rounds,
+            interval=config.interval,
             loss_bound=policy.loss_bound,
             local=policy.local,
             saturated=measurement.saturated_share,
