@@ -24,9 +24,7 @@ OWN_POLICY = "examples.epsilon_greedy:algorithm"
 def run(*arguments: str | Path, folder: Path) -> str:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | {"PYTHONPATH": path}
-    finished = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=250
-    )
+    finished = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 
@@ -43,11 +41,14 @@ def test_own_models_and_data_with_the_command(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("models", "pumps.csv", "__pycache__")
     shutil.copytree(EXAMPLES / "own_data", folder, ignore=ignored)
     run("make_files.py", folder=folder)
-    command = ("-m", "ofms", "run", "--policy", "ofms-ft")
+    shorter = ("--policy", "ofms-ft", "--rounds", "60")
+    command = ("-m", "ofms", "run", *shorter)
     expected = run(*command, "experiment.toml", "--out", "first", folder=folder).splitlines()[:5]
     assert "ofms-ft" in expected[2]
 
-    compared = run("-m", "ofms", "compare", "experiment.toml", "--policy", "ofms-ft", "--policy", "mab", folder=folder)
+    compared = run(
+        "-m", "ofms", "compare", "experiment.toml", *shorter, "--policy", "mab", "--seeds", "2", folder=folder
+    )
     assert "OFMS-FT" in compared
     assert "experiment, MSE" in compared
     text = (folder / "experiment.toml").read_text()
