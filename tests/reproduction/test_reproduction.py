@@ -256,6 +256,7 @@ def test_tables_name_the_number_of_seeds(models: Path, tmp_path: Path) -> None:
     assert table(5, ("rms-ft",), run=False).notes == ["Seeds: digits –."]
 
 
+@pytest.mark.slow
 def test_digits_have_no_column_of_the_paper(models: Path, tmp_path: Path) -> None:
     def digits(target: str = "digits", **asked: Any) -> Section:
         store = CellStore(tmp_path / "cells", models={"digits": str(models)}, progress=False)
