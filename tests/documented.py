@@ -4,6 +4,7 @@ Comments above a block say how a test runs it:
 
 - `<!-- not run: REASON -->`: not at all;
 - `<!-- runs until stopped -->`: in the background, until the page ends or a later block has `<!-- stop: COMMAND -->`;
+- `<!-- listens on: PORT -->`: the blocks after it wait until it does;
 - `<!-- machines: 4 -->`: four times at once, as on so many machines, with NODE=0, 1, …;
 - `<!-- file: PATH -->`: its text is written to that file.
 """
@@ -23,7 +24,7 @@ PAGES = [
     *sorted({*ROOT.glob("docs/*.md"), *ROOT.glob("docs/[!_r]*/*.md")} - {ROOT / "docs/results.md"}),
 ]
 _OPENING = re.compile(r"^(\s*)(`{3,})(.*)$")
-_COMMENT = re.compile(r"\s*<!-- (not run|runs until stopped|stop|machines|file)(?:: (.+))? -->\s*")
+_COMMENT = re.compile(r"\s*<!-- (not run|runs until stopped|listens on|stop|machines|file)(?:: (.+))? -->\s*")
 
 
 @dataclass(frozen=True)

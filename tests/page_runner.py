@@ -8,9 +8,11 @@ the page's, and no process survives it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -70,6 +72,15 @@ def isolate() -> None:
     Path("pump-1").symlink_to(here / "fleet/devices/pump-1")
 
 
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a server listens, as its reader does; not if it ended, which shows later."""
+    until = time.monotonic() + TIME_LIMIT
+    while process.poll() is None and time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=20):
+            return
+        time.sleep(0.2)
+
+
 class PageRunner:
     """Runs blocks, some of them in the background."""
 
@@ -88,6 +99,8 @@ class PageRunner:
         elif "runs until stopped" in block.comments:
             process, log = self.start(block, {})
             self.background[block.text.splitlines()[-1]] = (block, process, log, time.monotonic())
+            if port := block.comments.get("listens on"):
+                _wait_for(int(port), process)
         else:
             machines = int(block.comments.get("machines", 1))
             started = [self.start(block, {"NODE": str(number)}) for number in range(machines)]

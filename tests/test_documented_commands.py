@@ -59,7 +59,8 @@ if command == "reproduce":
     line = re.sub(r"--(column|models) (air|mnist|cifar10|wec|digits)\\S*", "", " ".join(words))
     words = [word for word in line.split() if word != "--quick"]
 if "--resume" not in words and not any(word.endswith(".toml") for word in words):
-    words += smaller
+    # Several processes need as many shards of clients.
+    words += ["50" if each == "4" and "--processes" in words else each for each in smaller]
 sys.argv[1:] = [command, *words]
 sys.exit(main())
 """

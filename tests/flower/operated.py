@@ -29,6 +29,7 @@ from ofms.coordinator.deployment import Deployment
 from ofms.coordinator.files import DEVICE_FILE, EVENTS
 from ofms.coordinator.operation import request_change
 from ofms.coordinator.persistence import PersistentCoordinator
+from ofms.coordinator.status import read_status
 from ofms.data.stream import Stream
 from ofms.flower.processes import Process
 from ofms.models.dictionary import Dictionary
@@ -322,6 +323,8 @@ class Operated:
         last = max(self.closed(), default=0) + 3
         self.set_limit(last)
         self.wait(lambda: last - 1 in self.closed())
+        # Written after the line in the log.
+        self.wait(lambda: read_status(self.fleet)["exchange"] >= last)
         return last
 
     def assert_labels_kept(self) -> None:
