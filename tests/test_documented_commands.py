@@ -55,7 +55,7 @@ command, *words = sys.argv[1:]
 smaller = {SMALLER}.get(command, [])
 if command == "reproduce":
     from ofms.reproduction.bench import Size
-    Size.given = lambda size, experiment: {{"clients": 3, "rounds": 12}}
+    Size.given = lambda size, experiment: {{"clients": 10, "rounds": 12}}
     line = re.sub(r"--(column|models) (air|mnist|cifar10|wec|digits)\\S*", "", " ".join(words))
     words = [word for word in line.split() if word != "--quick"]
 if "--resume" not in words and not any(word.endswith(".toml") for word in words):
