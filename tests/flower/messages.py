@@ -14,6 +14,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from ofms.coordinator.transport import Kind
 from ofms.flower import client_app
 from ofms.flower.objects import Transfer
+from ofms.flower.parts import Parts
 from ofms.flower.records import from_record, to_record
 
 _TYPES: dict[Kind, str] = {"join": "query.join", "exchange": "train.exchange"}
@@ -26,7 +27,7 @@ def flower_message(content: RecordDict | Error, kind: Kind, *, source: int = 2, 
 
 def transfer_of(message: Message, *, objects: int = 0) -> Transfer:
     """A message as the SuperLink announces it, with its objects; `objects` are added to those that it has."""
-    contents = {name: each.deflate() for name, each in get_all_nested_objects(message).items()}
+    contents = {name: Parts(each.deflate()) for name, each in get_all_nested_objects(message).items()}
     tree = get_object_tree(message)
     tree.children.extend(ObjectTree(object_id=f"{number:064x}") for number in range(objects))
     return Transfer(message_to_proto(remove_content_from_message(message)).SerializeToString(), tree, contents)

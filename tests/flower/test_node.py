@@ -64,7 +64,7 @@ class FakeApi:
 
     def pull_record(self, transfer: Transfer) -> dict[str, Any]:
         self._call("pull_record")
-        return decode_record(transfer.contents[transfer.record])
+        return decode_record(bytes(transfer.contents[transfer.record]))
 
     def confirm(self, transfer: Transfer) -> None:
         self._call("confirm")

@@ -40,11 +40,12 @@ def test_a_reply_has_the_bytes_that_flower_gives_it(
     expected.metadata.__dict__["_message_id"] = expected.object_id
     found = make_reply(received, content)
 
-    assert found.contents == {name: each.deflate() for name, each in get_all_nested_objects(expected).items()}
+    objects_of = {name: each.deflate() for name, each in get_all_nested_objects(expected).items()}
+    assert {name: bytes(each) for name, each in found.contents.items()} == objects_of
     assert [*found.contents][-1] == found.record, "pushed last: its receiver waits for it alone"
     assert found.tree == get_object_tree(expected)
     assert ProtoMessage.FromString(found.message) == message_to_proto(remove_content_from_message(expected))
-    assert read_record(decode_record(found.contents[found.record])) == (content, 0.0)
+    assert read_record(decode_record(bytes(found.contents[found.record]))) == (content, 0.0)
 
 
 def test_a_reply_may_be_a_record_alone() -> None:
@@ -52,14 +53,14 @@ def test_a_reply_may_be_a_record_alone() -> None:
     whole, alone = (make_reply(asked, b"an envelope", alone=each) for each in (False, True))
     assert (whole.is_record_alone, alone.is_record_alone) == (False, True)
     assert [*alone.contents] == [alone.record] == [alone.tree.object_id]
-    assert alone.metadata.message_id == get_object_id(alone.contents[alone.record]), "as the SuperLink checks it"
+    assert alone.metadata.message_id == get_object_id(bytes(alone.contents[alone.record])), "as the SuperLink checks it"
     assert alone.metadata.reply_to_message_id == whole.metadata.reply_to_message_id == "a"
-    assert read_record(decode_record(alone.contents[alone.record])) == (b"an envelope", 0.0)
+    assert read_record(decode_record(bytes(alone.contents[alone.record]))) == (b"an envelope", 0.0)
 
 
 def test_records_of_flower_are_read() -> None:
     transfer = transfer_of(flower_message(to_record(b"x", wait=2.5), "exchange"))
-    assert read_record(decode_record(transfer.contents[transfer.record])) == (b"x", 2.5)
+    assert read_record(decode_record(bytes(transfer.contents[transfer.record]))) == (b"x", 2.5)
     values: dict[str, Any] = {"one": 1, "text": "a", "flag": True, "list": [1.0, 2.0]}
     assert decode_record(ConfigRecord(values).deflate())["one"] == 1
 

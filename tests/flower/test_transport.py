@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
-from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse, PushObjectResponse
+from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse, PushObjectRequest, PushObjectResponse
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import (
@@ -79,6 +79,7 @@ class FakeSuperLink:
         return PushAppMessagesResponse(message_ids=names, objects_to_push=objects, session_id="s")
 
     def PushObject(self, request: Any) -> PushObjectResponse:  # noqa: N802
+        request = PushObjectRequest.FromString(bytes(request.SerializeToString(deterministic=True)))
         assert get_object_id(request.object_content) == request.object_id
         self.pushed.append(request.object_content)
         return PushObjectResponse(stored=self.stores)
@@ -172,7 +173,7 @@ def answer_alone(superlink: FakeSuperLink, asked: str) -> None:
     found = make_reply(whole.SerializeToString(), CONTENT, alone=True)
     superlink.replies[asked] = message_from_proto(ProtoMessage.FromString(found.message))
     superlink.trees[asked] = found.tree
-    superlink.objects |= found.contents
+    superlink.objects |= {name: bytes(each) for name, each in found.contents.items()}
 
 
 @pytest.mark.usefixtures("in_a_task")

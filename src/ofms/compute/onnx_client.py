@@ -32,7 +32,7 @@ from ofms.models.index import Task
 
 _TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
 
-_IMAGES_AT_ONCE, _VECTORS_AT_ONCE = 8, 256
+_IMAGES_AT_ONCE, _VECTORS_AT_ONCE = 4, 256
 
 
 class Graph:

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from ofms.core.errors import InvalidInput
 from ofms.flower.http import httpx
 from ofms.flower.objects import Transfer, decode_record
+from ofms.flower.parts import Request
 from ofms.flower.private import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -208,14 +209,12 @@ def _expected(sent: Transfer, response: Any) -> None:
     sent.contents = {name: content for name, content in sent.contents.items() if name in wanted}
 
 
-def _push_objects(push: Callable[[PushObjectRequest], Any], node: Node, sent: Transfer) -> None:
+def _push_objects(push: Callable[[Any], Any], node: Node, sent: Transfer) -> None:
     """Push the objects that are still expected; after an error, the others can be pushed again."""
     run = sent.metadata.run_id
     for name, content in list(sent.contents.items()):
-        request = PushObjectRequest(
-            node=node, run_id=run, session_id=sent.session or "", object_id=name, object_content=content
-        )
-        if not push(request).stored:
+        request = PushObjectRequest(node=node, run_id=run, session_id=sent.session or "", object_id=name)
+        if not push(Request(request, "object_content", content)).stored:
             raise Gone("the SuperLink expects it no longer")
         del sent.contents[name]
 

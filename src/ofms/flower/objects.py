@@ -5,6 +5,9 @@ SHA-256 of all of it. Flower's own classes for them import all of Flower.
 
 Each object is a request on its own, and the receiver needs the record alone. So between a server and a node that both
 know it, the record is the only object of a message and gives it its id; a SuperNode needs all three.
+
+Objects to be sent are kept in parts, one of which is the content of the message: every copy of it in another object or
+request would take as much memory as the models that a device holds.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from hashlib import sha256
 from typing import Any
 
 from ofms.core.errors import InvalidInput
-from ofms.flower.opaque import RECORD, record_of
+from ofms.flower.opaque import CONTENT, RECORD, record_of
+from ofms.flower.parts import Parts, field_head
 from ofms.flower.private import (
     HEAD_BODY_DIVIDER,
     HEAD_VALUE_DIVIDER,
@@ -44,7 +48,7 @@ class Transfer:
 
     message: bytes
     tree: ObjectTree
-    contents: dict[str, bytes] = field(default_factory=dict)
+    contents: dict[str, Parts] = field(default_factory=dict)
     session: str | None = None
 
     @property
@@ -82,7 +86,7 @@ def make_message(metadata: Metadata, content: bytes, wait: float = 0.0, *, alone
     and then confirms the message, whereupon the SuperLink deletes all objects of it, also those that are still
     expected.
     """
-    record = _object("ConfigRecord", (), _record_body(content, wait))
+    record = _object("ConfigRecord", (), *_record_body(content, wait))
     announced = Message(metadata=metadata, content=RecordDict())
     if alone:
         announced.metadata.message_id = _id(record)
@@ -107,11 +111,11 @@ def make_reply(received: bytes, content: bytes, *, alone: bool = False) -> Trans
 def decode_record(content: bytes) -> dict[str, Any]:
     """The values of a record that was transferred; other objects are rejected."""
     try:
-        head, _, body = content.partition(HEAD_BODY_DIVIDER)
-        if head.decode().split(HEAD_VALUE_DIVIDER)[0] != "ConfigRecord":
+        end = content.index(HEAD_BODY_DIVIDER)
+        if content[:end].decode().split(HEAD_VALUE_DIVIDER)[0] != "ConfigRecord":
             raise ValueError("an object of another type")
-        items = ConfigRecord.FromString(body).items
-        del body
+        # Without a copy of the body.
+        items = ConfigRecord.FromString(memoryview(content)[end + len(HEAD_BODY_DIVIDER) :]).items
         return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in items}
     except Exception as error:
         raise InvalidInput("message", type(error).__name__, "it is not a record of Flower") from None
@@ -137,20 +141,30 @@ def _reply_to(asked: Any) -> Any:
     return reply
 
 
-def _record_body(content: bytes, wait: float) -> bytes:
-    # In place: messages that are put together from others are copies of them, and a content may be large.
-    record = ConfigRecord()
+def _record_body(content: bytes, wait: float) -> list[bytes]:
+    """The items of a record, one after another; that of the content is encoded around it, without a copy."""
+    parts: list[bytes] = []
     for key, value in record_of(content, wait).items():
+        record = ConfigRecord()
         item = record.items.add()
         item.key = key
-        setattr(item.value, _FIELDS[type(value)], value)
-    return bytes(record.SerializeToString())
+        if key != CONTENT:
+            setattr(item.value, _FIELDS[type(value)], value)
+            parts.append(record.SerializeToString())
+            continue
+        head = field_head(item.value, "bytes", len(content))
+        head = item.SerializeToString() + field_head(item, "value", len(head) + len(content)) + head
+        parts += [field_head(record, "items", len(head) + len(content)) + head, content]
+    return parts
 
 
-def _object(kind: str, children: Sequence[str], body: bytes) -> bytes:
-    head = HEAD_VALUE_DIVIDER.join((kind, ",".join(children), str(len(body))))
-    return head.encode() + HEAD_BODY_DIVIDER + body
+def _object(kind: str, children: Sequence[str], *body: bytes) -> Parts:
+    head = HEAD_VALUE_DIVIDER.join((kind, ",".join(children), str(sum(map(len, body)))))
+    return Parts(head.encode() + HEAD_BODY_DIVIDER, *body)
 
 
-def _id(content: bytes) -> str:
-    return sha256(content).hexdigest()
+def _id(content: Parts) -> str:
+    found = sha256()
+    for part in content:
+        found.update(part)
+    return found.hexdigest()

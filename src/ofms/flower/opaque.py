@@ -12,7 +12,7 @@ from ofms.storage.envelope import require_protocol
 
 # Of the record. Protocol 2 had a record per array; that of the envelope inside did not change.
 PROTOCOL = 3
-RECORD = "message"
+RECORD, CONTENT = "message", "content"
 _RANDOM_BYTES = 16
 
 
@@ -24,7 +24,7 @@ def record_of(content: bytes, wait: float = 0.0) -> dict[str, Any]:
     sender reads messages whose only object is their record.
     """
     random = os.urandom(_RANDOM_BYTES)
-    return {"protocol": PROTOCOL, "wait": float(wait), "content": content, "random": random, "alone": 1}
+    return {"protocol": PROTOCOL, "wait": float(wait), CONTENT: content, "random": random, "alone": 1}
 
 
 def may_be_alone(record: Mapping[str, Any]) -> bool:
@@ -36,7 +36,7 @@ def read_record(record: Mapping[str, Any]) -> tuple[bytes, float]:
     """The bytes of an envelope and `wait`, or reject a record without them."""
     try:
         require_protocol(record["protocol"], PROTOCOL)
-        content, wait = record["content"], float(record["wait"])
+        content, wait = record[CONTENT], float(record["wait"])
     except InvalidInput:
         raise
     except (KeyError, TypeError, ValueError) as error:
