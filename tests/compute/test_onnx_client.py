@@ -55,19 +55,21 @@ def test_outputs_losses_and_updates_agree(problem: str) -> None:
         assert np.allclose(other.outputs(1, x), outputs, atol=1e-6)
         assert np.allclose(other.losses(outputs, y), one.losses(outputs, y), atol=1e-6)
         weights, pool = np.linspace(0.5, 1.5, count), np.array([0.2, 0.5, 0.3, 0, 0])
-        residuals = one.residuals(dict(enumerate(tensors)), x, y, pool)
-        assert np.allclose(other.residuals(dict(enumerate(tensors)), x, y, pool), residuals, atol=1e-6)
-        cases: list[tuple[LocalUpdate, Any]] = [(STEPS[0], residuals), *((step, None) for step in STEPS)]
-        for step, slopes in cases:
-            expected = one.update(2, tensors[2], x, y, weights, 1.0, step, slopes)
-            found = other.update(2, tensors[2], x, y, weights, 1.0, step, slopes)
+        offset = np.sin(np.arange(outputs.shape[1]) + 1.0)
+        for own in (None, offset):
+            residuals = one.residuals(dict(enumerate(tensors)), x, y, pool, own)
+            assert np.allclose(other.residuals(dict(enumerate(tensors)), x, y, pool, own), residuals, atol=1e-6)
+        cases: list[tuple[LocalUpdate, Any, Any]] = [(STEPS[0], residuals, None), (STEPS[0], None, offset)]
+        for step, slopes, own in [*cases, *((step, None, None) for step in STEPS)]:
+            expected = one.update(2, tensors[2], x, y, weights, 1.0, step, slopes, own)
+            found = other.update(2, tensors[2], x, y, weights, 1.0, step, slopes, own)
             assert list(found) == list(expected)
             for name, array in expected.items():
                 assert found[name].dtype == np.float32
                 assert np.allclose(found[name], array, atol=1e-5, rtol=1e-5), (count, step, name)
             assert any(np.abs(array).max() > 1e-3 for array in expected.values())
-        own = one.adapted(3, tensors[3], x, y, 0.1)
-        assert np.allclose(other.outputs(3, x, own), one.outputs(3, x, own), atol=1e-6)
+        adapted = one.adapted(3, tensors[3], x, y, 0.1)
+        assert np.allclose(other.outputs(3, x, adapted), one.outputs(3, x, adapted), atol=1e-6)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

@@ -50,7 +50,16 @@ def samples_of(stream: Stream, client: int) -> tuple[torch.Tensor, torch.Tensor]
     return x, y if stream.task == "classification" else y.double()
 
 
-def own_updates(dictionary: Dictionary, stream: Stream, weights: Floats, local: LocalUpdate) -> dict[int, Tensors]:
+def offsets_of(dictionary: Dictionary, stream: Stream) -> Floats:
+    """[N, C] offsets that differ by client and class."""
+    x, _ = samples_of(stream, 0)
+    width = dictionary.models[0].module.double()(x).shape[1]
+    return np.sin(np.arange(stream.clients * width) + 1.0).reshape(stream.clients, width)
+
+
+def own_updates(
+    dictionary: Dictionary, stream: Stream, weights: Floats, local: LocalUpdate, offset: Floats | None = None
+) -> dict[int, Tensors]:
     """Sums of updates that each client computes by itself, in float64."""
     networks = networks_of(dictionary, stream)
     sums: dict[int, Tensors] = {}
@@ -58,20 +67,22 @@ def own_updates(dictionary: Dictionary, stream: Stream, weights: Floats, local: 
         tensors = {name: tensor.double() for name, tensor in dictionary.models[model].tensors.items()}
         x, y = samples_of(stream, int(client))
         weight = float(weights[client, model])
-        update = networks.update(int(model), tensors, x, y, WINDOW.weights, weight, local)
+        own = None if offset is None else offset[client]
+        update = networks.update(int(model), tensors, x, y, WINDOW.weights, weight, local, None, own)
         total = sums.setdefault(int(model), {name: torch.zeros_like(tensor) for name, tensor in update.items()})
         sums[int(model)] = {name: total[name] + tensor for name, tensor in update.items()}
     return sums
 
 
-@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.parametrize(("kind", "shifted"), [*((kind, False) for kind in LOCAL), ("gradient step", True)])
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_updates_are_the_sums_of_the_clients_own(problem: str, kind: str) -> None:
+def test_updates_are_the_sums_of_the_clients_own(problem: str, kind: str, shifted: bool) -> None:
     dictionary, stream = PROBLEMS[problem]()
     weights = update_weights(dictionary, stream)
+    offset = offsets_of(dictionary, stream) if shifted else None
     with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
-        found = updates_of(compute, WINDOW, weights, LOCAL[kind], weights)
-    expected = own_updates(dictionary, stream, weights, LOCAL[kind])
+        found = updates_of(compute, WINDOW, weights, LOCAL[kind], weights, offset)
+    expected = own_updates(dictionary, stream, weights, LOCAL[kind], offset)
     assert found.keys() == expected.keys()
     for model, tensors in expected.items():
         assert set(found[model]) == set(dictionary.models[model].trainable) == set(tensors)
@@ -80,17 +91,23 @@ def test_updates_are_the_sums_of_the_clients_own(problem: str, kind: str) -> Non
             assert found[model][name].numpy() == pytest.approx(tensor.numpy(), rel=1e-9, abs=1e-11)
 
 
+@pytest.mark.parametrize("shifted", [False, True])
 @pytest.mark.parametrize(("dtype", "epsilon"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_gradient_step_is_the_weighted_sum_of_the_clients_gradients(
-    problem: str, dtype: torch.dtype, epsilon: float
+    problem: str, dtype: torch.dtype, epsilon: float, shifted: bool
 ) -> None:
-    """‖a - b‖∞ ≤ ε · Σ_i w_i ‖g_i‖∞ for every parameter, with the gradients of automatic differentiation."""
+    """‖a - b‖∞ ≤ ε · Σ_i w_i ‖g_i‖∞ for every parameter, with the gradients of automatic differentiation.
+
+    The losses are those of outputs with the clients' offsets, if they have some.
+    """
     dictionary, stream = PROBLEMS[problem]()
     weights = update_weights(dictionary, stream)
     first_sample, step = Window(0, np.ones(1)), GradientStep(1.0, window=1, warm_up=0)
     with ThreadedCompute(dictionary, stream, dtype=dtype) as compute:
-        found = updates_of(compute, first_sample, weights, step, weights)
+        offset = offsets_of(dictionary, stream) if shifted else None
+        found = updates_of(compute, first_sample, weights, step, weights, offset)
+        alone = combined_of(compute, first_sample, weights, step, offset)
     for index, model in enumerate(dictionary.models):
         module = model.module.to(dtype)
         tensors = {name: tensor.to(dtype) for name, tensor in model.tensors.items()}
@@ -102,6 +119,8 @@ def test_a_gradient_step_is_the_weighted_sum_of_the_clients_gradients(
                 module, tensors | leaves, (torch.from_numpy(stream.x[client, :1]).to(dtype),)
             )
             target = torch.from_numpy(stream.y[client, :1])
+            if offset is not None:
+                output = output + torch.from_numpy(offset[client]).to(dtype)
             if stream.task == "classification":
                 loss = nn.functional.cross_entropy(output, target)
             else:
@@ -110,12 +129,26 @@ def test_a_gradient_step_is_the_weighted_sum_of_the_clients_gradients(
                 sums[name] += weight * slope
                 sizes[name] += weight * float(slope.abs().max())
         for name, total in sums.items():
-            difference = float((found[index][name] + total).abs().max())
-            assert difference <= epsilon * sizes[name] + torch.finfo(dtype).eps
+            for updates in (found, alone):
+                difference = float((updates[index][name] + total).abs().max())
+                assert difference <= epsilon * sizes[name] + torch.finfo(dtype).eps
+
+
+def combined_of(
+    compute: ThreadedCompute, window: Window, weights: Floats, local: LocalUpdate, offset: Floats | None
+) -> dict[int, Tensors]:
+    """The same updates, formed client by client, as for robust aggregation, and then summed."""
+    combination = compute.combine([(window, weights)], local, weights, lambda *given: given[2].sum(axis=0), offset)
+    return combination.result().updates
 
 
 def pool_loss(
-    dictionary: Dictionary, stream: Stream, client: int, weights: Floats, parameters: list[Tensors]
+    dictionary: Dictionary,
+    stream: Stream,
+    client: int,
+    weights: Floats,
+    parameters: list[Tensors],
+    offset: Floats | None,
 ) -> torch.Tensor:
     """One client's loss of the pool of its models on the window, as a function of all parameters."""
     span = slice(WINDOW.first, WINDOW.stop)
@@ -124,6 +157,8 @@ def pool_loss(
     for model, share, tensors in zip(dictionary.models, weights[client].tolist(), parameters, strict=True):
         outputs = torch.func.functional_call(model.module.double(), tensors, (x,))
         pool = pool + share * (outputs if stream.task == "regression" else outputs.log_softmax(dim=1))
+    if offset is not None:
+        pool = pool + torch.from_numpy(offset[client])
     if stream.task == "regression":
         losses = (pool[:, 0] - target.double()) ** 2
     else:
@@ -131,8 +166,9 @@ def pool_loss(
     return (torch.from_numpy(WINDOW.weights) * losses).sum()
 
 
+@pytest.mark.parametrize("shifted", [False, True])
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_updates_for_the_pool_are_gradients_of_its_loss(problem: str) -> None:
+def test_updates_for_the_pool_are_gradients_of_its_loss(problem: str, shifted: bool) -> None:
     """An update counts with its own weight: with that of the vote, it is the gradient of the clients' pools.
 
     Class probabilities are smoothed in the product, so that gradients agree to about 1e-3 there.
@@ -146,13 +182,14 @@ def test_updates_for_the_pool_are_gradients_of_its_loss(problem: str) -> None:
     update_weight = np.where(uploads, votes, 0.0)
     step = GradientStep(1.0, window=3, warm_up=0, objective="pool")
     with ThreadedCompute(dictionary, stream, dtype=torch.float64) as compute:
-        found = updates_of(compute, WINDOW, update_weight, step, votes)
+        offset = offsets_of(dictionary, stream) if shifted else None
+        found = updates_of(compute, WINDOW, update_weight, step, votes, offset)
     leaves = [{name: tensor.double() for name, tensor in model.tensors.items()} for model in dictionary.models]
     for tensors, model in zip(leaves, dictionary.models, strict=True):
         for name in model.trainable:
             tensors[name].requires_grad_()
     uploading = np.flatnonzero(uploads).tolist()
-    total = torch.stack([pool_loss(dictionary, stream, client, votes, leaves) for client in uploading]).sum()
+    total = torch.stack([pool_loss(dictionary, stream, client, votes, leaves, offset) for client in uploading]).sum()
     tolerance = 1e-9 if stream.task == "regression" else 2e-3
     own = networks_of(dictionary, stream)
     for index, model in enumerate(dictionary.models):
@@ -161,7 +198,7 @@ def test_updates_for_the_pool_are_gradients_of_its_loss(problem: str) -> None:
         for client in np.flatnonzero(update_weight[:, index]).tolist():
             x, y = samples_of(stream, client)
             held = {k: {name: part.detach() for name, part in each.items()} for k, each in enumerate(leaves)}
-            residuals = own.residuals(held, x, y, votes[client])
+            residuals = own.residuals(held, x, y, votes[client], None if offset is None else offset[client])
             weight = float(update_weight[client, index])
             update = own.update(index, held[index], x, y, WINDOW.weights, weight, step, residuals)
             sums = {name: sums[name] + update[name] for name in sums}

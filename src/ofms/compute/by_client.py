@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,25 +15,16 @@ import torch
 
 from ofms.compute import personal
 from ofms.compute.networks import Networks
+from ofms.compute.parts import Part
 from ofms.compute.protocol import Combine, Summed, Tensors
 from ofms.compute.samples import Samples, to_array
 from ofms.compute.scratch import Scratch
 from ofms.compute.updates import norm_of, pieces_of_clients
-from ofms.core.schedule import Window
-from ofms.core.typing import AnyArray, Floats, Integers
+from ofms.core.typing import AnyArray, Integers
 from ofms.policies.local_updates import GradientStep, LocalUpdate
 
 # Numbers of one model's updates that are kept in memory: 256 MiB of float32.
 _VALUES_IN_MEMORY = 2**26
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """The samples on which some clients fine-tune, their [N, K] weights, and [N, n, C] gradients in the outputs."""
-
-    window: Window
-    update_weight: Floats
-    residuals: Floats | None = None
 
 
 class UpdatesByClient:
@@ -85,7 +75,8 @@ class UpdatesByClient:
             of_samples = self.samples.weights(-local.rate * np.outer(weights, part.window.weights))
             given = None if part.residuals is None else self.samples.weights(part.residuals[rows])
             shared = {name: tensor[0] for name, tensor in start.items()}
-            found = personal.gradients(module, shared, x, y, of_samples, given, self.samples.task)
+            offset = None if part.offset is None else self.samples.weights(part.offset[rows])
+            found = personal.gradients(module, shared, x, y, of_samples, given, offset, self.samples.task)
             return _flat(found)
         after = personal.train(module, start, x, y, local, self.samples.task)
         changes = _flat({name: after[name] - start[name] for name in after})

@@ -112,12 +112,22 @@ class CachedCompute:
         return Pending(finish)
 
     def update(
-        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
+        self,
+        window: Window,
+        update_weight: Floats,
+        local: LocalUpdate,
+        prediction_weights: Floats,
+        offset: Floats | None = None,
     ) -> Pending[ShardUpdates]:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 
     def combine(
-        self, parts: Sequence[tuple[Window, Floats]], local: LocalUpdate, prediction_weights: Floats, combine: Combine
+        self,
+        parts: Sequence[tuple[Window, Floats]],
+        local: LocalUpdate,
+        prediction_weights: Floats,
+        combine: Combine,
+        offset: Floats | None = None,
     ) -> Pending[Summed]:
         raise RuntimeError("cached outputs are of a dictionary that does not change")
 

@@ -53,9 +53,14 @@ class ClientCompute(Protocol):
         ...
 
     def residuals(
-        self, tensors: Mapping[int, Arrays], x: AnyArray, y: AnyArray, prediction_weights: Floats
+        self,
+        tensors: Mapping[int, Arrays],
+        x: AnyArray,
+        y: AnyArray,
+        prediction_weights: Floats,
+        offset: Floats | None = None,
     ) -> AnyArray:
-        """[n, C] the gradient of the loss of the pool of held models, in its outputs."""
+        """[n, C] the gradient of the loss of the pool of held models, with [C] `offset`, in its outputs."""
         ...
 
     def update(
@@ -68,10 +73,12 @@ class ClientCompute(Protocol):
         update_weight: float,
         local: LocalUpdate,
         residuals: AnyArray | None = None,
+        offset: Floats | None = None,
     ) -> Arrays:
         """The weighted update of the fine-tuned parameters on some samples.
 
-        `residuals` [n, C] are the gradients in the outputs, instead of those of the model's own loss.
+        `residuals` [n, C] are the gradients in the outputs, instead of those of the model's own loss; the loss of a
+        gradient step is that of outputs to which [C] `offset` is added.
         """
         ...
 

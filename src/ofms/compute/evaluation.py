@@ -124,10 +124,16 @@ class PastOutputs:
 
 
 class PoolResiduals:
-    """The gradient of the clients' pools in their outputs, on the [m, n] samples that m clients fine-tune on."""
+    """The gradient of the clients' pools in their outputs, on the [m, n] samples that m clients fine-tune on.
 
-    def __init__(self, rows: Integers, prediction_weights: Floats, targets: AnyArray) -> None:
+    [m, C] `offset` is added to the pools.
+    """
+
+    def __init__(
+        self, rows: Integers, prediction_weights: Floats, targets: AnyArray, offset: Floats | None = None
+    ) -> None:
         self.rows, self.prediction_weights, self.targets = rows, prediction_weights, targets
+        self.offset = offset
         self._outputs: dict[int, Floats] = {}
         self._broken: list[tuple[int, int]] = []
 
@@ -160,5 +166,5 @@ class PoolResiduals:
             pool.add(places, self.prediction_weights[places, model], self._outputs[model])
         if whole is None:
             whole = np.zeros((clients, *self.targets.shape[1:], width))
-        whole[self.rows] = pool_gradient(pool.value(), self.targets)
+        whole[self.rows] = pool_gradient(with_offset(pool.value(), self.offset), self.targets)
         return whole

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 
 from ofms.compute.local_training import LocalTraining, pool_residuals
-from ofms.compute.tasks import sample_losses
+from ofms.compute.tasks import sample_losses, shifted
 from ofms.core.typing import Floats
 from ofms.models.index import Task
 
@@ -31,15 +31,20 @@ class LocalNetworks(LocalTraining):
         return outputs
 
     def residuals(
-        self, tensors: Mapping[int, Tensors], x: torch.Tensor, y: torch.Tensor, prediction_weights: Floats
+        self,
+        tensors: Mapping[int, Tensors],
+        x: torch.Tensor,
+        y: torch.Tensor,
+        prediction_weights: Floats,
+        offset: Floats | None = None,
     ) -> torch.Tensor:
-        """[n, C] the gradient of the loss of the pool of held models, in its outputs."""
+        """[n, C] the gradient of the loss of the pool of held models, with [C] `offset`, in its outputs."""
         with torch.no_grad():
             outputs = (
                 (prediction_weights[model], self.outputs(model, tensors[model], x).numpy())
                 for model in np.flatnonzero(prediction_weights).tolist()
             )
-            return torch.from_numpy(pool_residuals(outputs, y.numpy())).to(x)
+            return torch.from_numpy(pool_residuals(outputs, y.numpy(), offset)).to(x)
 
     def gradient(
         self,
@@ -50,12 +55,18 @@ class LocalNetworks(LocalTraining):
         y: torch.Tensor,
         weights: Floats | None = None,
         residuals: torch.Tensor | None = None,
+        offset: Floats | None = None,
     ) -> Tensors:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
         outputs = self.outputs(model, tensors | leaves, x)
         if residuals is not None and not bool(torch.isfinite(outputs).all()):
             return {name: torch.full_like(tensor, torch.nan) for name, tensor in leaves.items()}
-        losses = sample_losses(outputs, y, self.task) if residuals is None else (outputs * residuals).sum(dim=1)
+        if residuals is None:
+            losses = sample_losses(
+                shifted(outputs, None if offset is None else torch.from_numpy(offset).to(x)), y, self.task
+            )
+        else:
+            losses = (outputs * residuals).sum(dim=1)
         loss = losses.mean() if weights is None else (losses * torch.from_numpy(weights).to(x)).sum()
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(leaves, gradients, strict=True))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ofms.core.pooling import Pool, pool_gradient, poolable, within_range
+from ofms.core.pooling import Pool, pool_gradient, poolable, with_offset, within_range
 from ofms.core.typing import AnyArray, Floats
 from ofms.policies.local_updates import Adapted, GradientStep, LocalUpdate
 
@@ -31,10 +31,12 @@ class LocalTraining(ABC):
         y: Any,
         weights: Floats | None = None,
         residuals: Any = None,
+        offset: Floats | None = None,
     ) -> Arrays:
         """The gradient in `parameters` of the weighted sum of the samples' losses, of their mean without weights.
 
-        `residuals` [n, C] are the gradients in the outputs, instead of those of the model's own loss.
+        `residuals` [n, C] are the gradients in the outputs, instead of those of the model's own loss; losses are those
+        of outputs to which [C] `offset` is added.
         """
 
     def adapted(self, model: int, tensors: Arrays, x: Any, y: Any, rate: float) -> Arrays:
@@ -51,14 +53,16 @@ class LocalTraining(ABC):
         update_weight: float,
         local: LocalUpdate,
         residuals: Any = None,
+        offset: Floats | None = None,
     ) -> Arrays:
         """The update to upload: a weighted gradient step, or the weighted result of local training.
 
-        `residuals` [n, C] are the gradients in the outputs, instead of those of the model's own loss.
+        `residuals` [n, C] are the gradients in the outputs, instead of those of the model's own loss; the loss of a
+        gradient step is that of outputs to which [C] `offset` is added.
         """
         start = self._start(model, tensors)
         if isinstance(local, GradientStep):
-            gradients = self.gradient(model, tensors, start, x, y, update_weight * weights, residuals)
+            gradients = self.gradient(model, tensors, start, x, y, update_weight * weights, residuals, offset)
             return {name: -local.rate * gradient for name, gradient in gradients.items()}
         current = start
         for _ in range(local.epochs):
@@ -83,12 +87,19 @@ class LocalTraining(ABC):
         return {name: tensor - rate * gradients[name] for name, tensor in parameters.items()}
 
 
-def pool_residuals(outputs: Iterable[tuple[float, AnyArray]], targets: AnyArray) -> Floats:
-    """[n, C] the gradient of the pool's loss in its outputs, from the weights and [n, C] outputs of its models."""
+def pool_residuals(
+    outputs: Iterable[tuple[float, AnyArray]], targets: AnyArray, offset: Floats | None = None
+) -> Floats:
+    """[n, C] the gradient of the pool's loss in its outputs, from the weights and [n, C] outputs of its models.
+
+    [C] `offset` is added to the pool.
+    """
     pool: Pool | None = None
     everybody = np.zeros(1, dtype=np.int64)
     for weight, each in outputs:
         part = poolable(within_range(each))[None]
         pool = pool or Pool(part.shape)
         pool.add(everybody, np.array([weight]), part)
-    return pool_gradient(np.zeros((0, 1)) if pool is None else pool.value()[0], targets)
+    if pool is None:
+        return pool_gradient(np.zeros((0, 1)), targets)
+    return pool_gradient(with_offset(pool.value(), None if offset is None else offset[None])[0], targets)

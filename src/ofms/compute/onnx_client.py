@@ -27,6 +27,7 @@ from ofms.compute.onnx_graphs import (
     require_plain,
 )
 from ofms.core.errors import InvalidInput
+from ofms.core.pooling import pool_gradient
 from ofms.core.typing import AnyArray, Floats
 from ofms.models.index import Task
 
@@ -114,14 +115,19 @@ class OnnxClient(LocalTraining):
         return output_losses(outputs, y, self.task)
 
     def residuals(
-        self, tensors: Mapping[int, Arrays], x: AnyArray, y: AnyArray, prediction_weights: Floats
+        self,
+        tensors: Mapping[int, Arrays],
+        x: AnyArray,
+        y: AnyArray,
+        prediction_weights: Floats,
+        offset: Floats | None = None,
     ) -> AnyArray:
-        """[n, C] the gradient of the loss of the pool of held models, in its outputs."""
+        """[n, C] the gradient of the loss of the pool of held models, with [C] `offset`, in its outputs."""
         outputs = (
             (prediction_weights[model], self.outputs(model, x, tensors[model]))
             for model in np.flatnonzero(prediction_weights).tolist()
         )
-        found: AnyArray = pool_residuals(outputs, y).astype(np.float32)
+        found: AnyArray = pool_residuals(outputs, y, offset).astype(np.float32)
         return found
 
     def gradient(
@@ -133,7 +139,10 @@ class OnnxClient(LocalTraining):
         y: AnyArray,
         weights: Floats | None = None,
         residuals: AnyArray | None = None,
+        offset: Floats | None = None,
     ) -> Arrays:
+        if residuals is None and offset is not None:
+            residuals = self._own_residuals(model, tensors | parameters, x, y, offset)
         each = (np.full(len(x), 1 / len(x)) if weights is None else weights).astype(np.float32)
         width = int(self._gradients[model].inputs[TARGETS][0][1])
         samples = {INPUT: x, TARGETS: self._targets(y, width)}
@@ -147,6 +156,13 @@ class OnnxClient(LocalTraining):
             found = self._gradients[model].run(inputs | {name: array[part] for name, array in samples.items()})
             sums = [one + other for one, other in zip(sums, found, strict=True)] if sums else found
         return dict(zip(self.trainable[model], sums, strict=True))
+
+    def _own_residuals(self, model: int, tensors: Arrays, x: AnyArray, y: AnyArray, offset: Floats) -> AnyArray:
+        """[n, C] the gradient of a model's own loss in its outputs, to which an offset is added."""
+        outputs = self.outputs(model, x, tensors) + offset.astype(np.float32)
+        if self.task == "classification":
+            outputs = outputs - outputs.max(axis=1, keepdims=True)
+        return pool_gradient(outputs, y).astype(np.float32)
 
     def settle(self) -> None:
         # The GNU C library keeps freed memory; on other systems there is no such function.

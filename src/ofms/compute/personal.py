@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from ofms.compute.tasks import sample_losses
+from ofms.compute.tasks import sample_losses, shifted
 from ofms.models.dictionary import Task
 from ofms.policies.local_updates import Adapted, Epochs
 
@@ -62,28 +62,36 @@ def gradients(
     y: torch.Tensor,
     weights: torch.Tensor,
     residuals: torch.Tensor | None,
+    offset: torch.Tensor | None,
     task: Task,
 ) -> Tensors:
     """[M, ...] each client's gradient at shared parameters, of the [M, W] weighted sum of its own samples' losses.
 
-    [M, W, C] `residuals` are the gradients in the outputs, instead of those of the losses.
+    [M, W, C] `residuals` are the gradients in the outputs, instead of those of the losses; losses are those of outputs
+    with the [M, C] `offset`.
     """
 
     def total_loss(
-        parameters: Tensors, xs: torch.Tensor, ys: torch.Tensor, ws: torch.Tensor, given: torch.Tensor | None
+        parameters: Tensors,
+        xs: torch.Tensor,
+        ys: torch.Tensor,
+        ws: torch.Tensor,
+        given: torch.Tensor | None,
+        shift: torch.Tensor | None,
     ) -> torch.Tensor:
         found = functional_call(module, parameters, (xs,))
-        losses = sample_losses(found, ys, task) if given is None else (found * given).sum(dim=1)
+        losses = sample_losses(shifted(found, shift), ys, task) if given is None else (found * given).sum(dim=1)
         return (losses * ws).sum()
 
     if not _are_images(x):
-        batched = None if residuals is None else 0
-        together: Tensors = vmap(grad(total_loss), in_dims=(None, 0, 0, 0, batched))(shared, x, y, weights, residuals)
+        batched = [None if each is None else 0 for each in (residuals, offset)]
+        own_gradients = vmap(grad(total_loss), in_dims=(None, 0, 0, 0, *batched))
+        together: Tensors = own_gradients(shared, x, y, weights, residuals, offset)
         return together
     by_client = []
     for place, xs in enumerate(_channels_last(x)):
-        given = None if residuals is None else residuals[place]
-        by_client.append(grad(total_loss)(shared, xs, y[place], weights[place], given))
+        given, shift = (None if each is None else each[place] for each in (residuals, offset))
+        by_client.append(grad(total_loss)(shared, xs, y[place], weights[place], given, shift))
     return {name: torch.stack([each[name] for each in by_client]) for name in shared}
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from ofms.compute.by_client import Part
 from ofms.compute.devices import Delivery
 from ofms.compute.evaluation import PoolResiduals
 from ofms.compute.networks import Networks
+from ofms.compute.parts import Part
 from ofms.compute.protocol import Pending
 from ofms.compute.samples import Samples
 from ofms.compute.shards import Block
@@ -29,7 +29,12 @@ class PoolGradients:
         self._networks, self._samples, self._block = networks, samples, block
 
     def start(
-        self, window: Window, update_weight: Floats, prediction_weights: Floats, start: Start
+        self,
+        window: Window,
+        update_weight: Floats,
+        prediction_weights: Floats,
+        offset: Floats | None,
+        start: Start,
     ) -> Pending[tuple[Part, list[tuple[int, int]]]]:
         """What clients fine-tune on, and the clients and models whose outputs are not finite: their weights are 0."""
         pools, jobs, delivery = [], [], Delivery(self._samples.device)
@@ -37,7 +42,8 @@ class PoolGradients:
             rows = shard[update_weight[shard].any(axis=1)]
             if rows.size:
                 targets = self._samples.targets[rows, window.first : window.stop]
-                pool = PoolResiduals(rows, prediction_weights[rows], targets)
+                own = None if offset is None else offset[rows]
+                pool = PoolResiduals(rows, prediction_weights[rows], targets, own)
                 jobs += start(partial(self._add, delivery, pool, window, model) for model in pool.predicting())
                 pools.append(pool)
 

@@ -145,11 +145,17 @@ class Compute(Protocol):
         ...
 
     def update(
-        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
+        self,
+        window: Window,
+        update_weight: Floats,
+        local: LocalUpdate,
+        prediction_weights: Floats,
+        offset: Floats | None = None,
     ) -> Pending[ShardUpdates]:
         """The clients' updates on the samples of `window`, weighted by [N, K] `update_weight` and summed by shard.
 
-        [N, K] `prediction_weights` are those of the pool, if its loss is what clients reduce.
+        [N, K] `prediction_weights` are those of the pool, if its loss is what clients reduce. A gradient step reduces
+        losses of outputs to which the [N, C] `offset` of predictions is added: it does not learn what that corrects.
         """
         ...
 
@@ -159,6 +165,7 @@ class Compute(Protocol):
         local: LocalUpdate,
         prediction_weights: Floats,
         combine: Combine,
+        offset: Floats | None = None,
     ) -> Pending[Summed]:
         """The same with each client's own update formed, and those of a model made one by `combine`.
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from ofms.compute.tasks import sample_losses
+from ofms.compute.tasks import sample_losses, shifted
 from ofms.models.dictionary import Task
 
 # The backward pass of a ReLU, with an output argument.
@@ -77,6 +77,7 @@ class Stack:
         task: Task,
         workspace: Workspace,
         residuals: torch.Tensor | None = None,
+        offset: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """Gradients of Σ_r weight_r · loss_r for every model, by parameter name.
 
@@ -88,13 +89,15 @@ class Stack:
             [M, R].
         residuals
             [M, R, C] gradients in the outputs, instead of those of the models' own losses.
+        offset
+            [M, R, C] what is added to the outputs before their losses are computed.
         """
         activations = _forward(self.layers, inputs, workspace)
         if residuals is not None:
             gradient = residuals * weights[..., None]
         else:
             outputs = activations[-1].requires_grad_()
-            losses = sample_losses(outputs.flatten(0, 1), targets.flatten(), task)
+            losses = sample_losses(shifted(outputs, offset).flatten(0, 1), targets.flatten(), task)
             gradient = torch.autograd.grad(losses, outputs, weights.flatten())[0]
         ones = inputs.new_ones(inputs.shape[0], 1, inputs.shape[1])
         found: dict[str, torch.Tensor] = {}

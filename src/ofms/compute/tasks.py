@@ -17,3 +17,8 @@ def sample_losses(outputs: torch.Tensor, targets: torch.Tensor, task: Task) -> t
     if task == "classification":
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
     return (outputs.squeeze(-1) - targets).square()
+
+
+def shifted(outputs: torch.Tensor, offset: torch.Tensor | None) -> torch.Tensor:
+    """Outputs with what is added to predictions."""
+    return outputs if offset is None else outputs + offset

@@ -19,13 +19,14 @@ import numpy as np
 import torch
 
 from ofms.compute import personal
-from ofms.compute.by_client import Part, UpdatesByClient
+from ofms.compute.by_client import UpdatesByClient
 from ofms.compute.checks import require_fit
 from ofms.compute.devices import Delivery, reproducible
 from ofms.compute.evaluation import EvaluationBuilder, PastOutputs
 from ofms.compute.evaluator import Evaluator
 from ofms.compute.momentum import sizes_of
 from ofms.compute.networks import Networks
+from ofms.compute.parts import Part
 from ofms.compute.pool_gradients import PoolGradients
 from ofms.compute.protocol import Adaptation, ClientCopies, Combine, Evaluation, Pending, ShardUpdates, Summed, Tensors
 from ofms.compute.samples import Samples
@@ -162,36 +163,44 @@ class ThreadedCompute:
         return Pending(finish)
 
     def update(
-        self, window: Window, update_weight: Floats, local: LocalUpdate, prediction_weights: Floats
+        self,
+        window: Window,
+        update_weight: Floats,
+        local: LocalUpdate,
+        prediction_weights: Floats,
+        offset: Floats | None = None,
     ) -> Pending[ShardUpdates]:
         if not tunes_pool(local, self.samples.task):
-            started = self._start_updates(window, update_weight, local)
+            started = self._start_updates(Part(window, update_weight, offset=offset), local)
             return Pending(partial(sum_by_shard, started, self.block.numbers))
-        pools = self._pools.start(window, update_weight, prediction_weights, self._start)
+        pools = self._pools.start(window, update_weight, prediction_weights, offset, self._start)
 
         def finish() -> ShardUpdates:
             part, broken = pools.result()
-            updates = self._start_updates(window, part.update_weight, local, part.residuals)
+            updates = self._start_updates(part, local)
             summed = sum_by_shard(updates, self.block.numbers)
             return ShardUpdates(summed.shards, sorted(broken + summed.left_out))
 
         return Pending(finish)
 
-    def _start_updates(
-        self, window: Window, update_weight: Floats, local: LocalUpdate, residuals: Floats | None = None
-    ) -> list[tuple[int, Future[Summed]]]:
-        jobs = list(self._updater.jobs(window, update_weight, local, residuals))
+    def _start_updates(self, part: Part, local: LocalUpdate) -> list[tuple[int, Future[Summed]]]:
+        jobs = list(self._updater.jobs(part, local))
         started = self._start(job for _, job in jobs)
         return [(shard, future) for (shard, _), future in zip(jobs, started, strict=True)]
 
     def combine(
-        self, parts: Sequence[tuple[Window, Floats]], local: LocalUpdate, prediction_weights: Floats, combine: Combine
+        self,
+        parts: Sequence[tuple[Window, Floats]],
+        local: LocalUpdate,
+        prediction_weights: Floats,
+        combine: Combine,
+        offset: Floats | None = None,
     ) -> Pending[Summed]:
         jobs = self._by_client.jobs
         if not tunes_pool(local, self.samples.task):
-            whole = [Part(window, weights) for window, weights in parts]
+            whole = [Part(window, weights, offset=offset) for window, weights in parts]
             return Pending(partial(by_model, self._start(jobs(whole, local, combine))))
-        started = [self._pools.start(*part, prediction_weights, self._start) for part in parts]
+        started = [self._pools.start(*part, prediction_weights, offset, self._start) for part in parts]
 
         def finish() -> Summed:
             found = [each.result() for each in started]

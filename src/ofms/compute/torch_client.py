@@ -65,10 +65,16 @@ class TorchClient:
         return _arrays(self._trainees.adapted(model, own, torch.from_numpy(x), torch.from_numpy(y), rate))
 
     def residuals(
-        self, tensors: Mapping[int, Arrays], x: AnyArray, y: AnyArray, prediction_weights: Floats
+        self,
+        tensors: Mapping[int, Arrays],
+        x: AnyArray,
+        y: AnyArray,
+        prediction_weights: Floats,
+        offset: Floats | None = None,
     ) -> AnyArray:
         held = {model: _tensors(each) for model, each in tensors.items()}
-        return _array(self._trainees.residuals(held, torch.from_numpy(x), torch.from_numpy(y), prediction_weights))
+        batch = torch.from_numpy(x), torch.from_numpy(y)
+        return _array(self._trainees.residuals(held, *batch, prediction_weights, offset))
 
     def update(
         self,
@@ -80,10 +86,12 @@ class TorchClient:
         update_weight: float,
         local: LocalUpdate,
         residuals: AnyArray | None = None,
+        offset: Floats | None = None,
     ) -> Arrays:
         slopes = None if residuals is None else torch.from_numpy(residuals)
-        batch = torch.from_numpy(x), torch.from_numpy(y)
-        return _arrays(self._trainees.update(model, _tensors(tensors), *batch, weights, update_weight, local, slopes))
+        own, inputs, targets = _tensors(tensors), torch.from_numpy(x), torch.from_numpy(y)
+        found = self._trainees.update(model, own, inputs, targets, weights, update_weight, local, slopes, offset)
+        return _arrays(found)
 
     def settle(self) -> None:
         """Nothing: PyTorch takes several times as much memory as could be given back."""

@@ -21,12 +21,13 @@ import torch
 from ofms.compute import personal
 from ofms.compute.checks import is_finite
 from ofms.compute.networks import Networks
+from ofms.compute.parts import Part
 from ofms.compute.protocol import ShardUpdates, Summed, Tensors
 from ofms.compute.samples import Samples
 from ofms.compute.scratch import Scratch
 from ofms.compute.shards import Block
 from ofms.compute.stacked import Stack
-from ofms.compute.tasks import sample_losses
+from ofms.compute.tasks import sample_losses, shifted
 from ofms.core.schedule import Window
 from ofms.core.typing import Flags, Floats, Integers
 from ofms.policies.local_updates import Adapted, Epochs, GradientStep, LocalUpdate
@@ -44,7 +45,8 @@ _VALUES_AT_ONCE = 2_000_000
 class ShardPart:
     """What the clients of one shard update: [n, K] `weights` of n clients from the `first` row on.
 
-    [n, W, C] `residuals` are gradients in the outputs, instead of those of the models' own losses.
+    [n, W, C] `residuals` are gradients in the outputs, instead of those of the models' own losses; [n, C] `offset` is
+    added to the outputs before their losses are computed.
     """
 
     window: Window
@@ -52,6 +54,7 @@ class ShardPart:
     weights: Floats
     rate: float
     residuals: Floats | None
+    offset: Floats | None
 
     def only(self, client: int, model: int) -> ShardPart:
         """The update of one model by one client."""
@@ -67,13 +70,12 @@ class Updater:
         self.networks, self.samples, self.scratch, self.task = networks, samples, scratch, samples.task
         self.block = block
 
-    def jobs(
-        self, window: Window, update_weight: Floats, local: LocalUpdate, residuals: Floats | None = None
-    ) -> Iterable[tuple[int, Callable[[], Summed]]]:
+    def jobs(self, whole: Part, local: LocalUpdate) -> Iterable[tuple[int, Callable[[], Summed]]]:
         """Independent jobs with the numbers of their shards.
 
         The longest come first, so that no worker is still busy with a long one at the end.
         """
+        window, update_weight = whole.window, whole.update_weight
         found: list[tuple[int, int, Callable[[], Summed]]] = []
         for shard, rows in self.block.shards:
             first, stop = int(rows[0]), int(rows[-1]) + 1
@@ -82,8 +84,8 @@ class Updater:
                     job = partial(self._own_steps, model, some + first, window, update_weight, local)
                     found.append((some.size * self.networks.values[model], shard, job))
                 continue
-            given = None if residuals is None else residuals[first:stop]
-            part = ShardPart(window, first, update_weight[first:stop], local.rate, given)
+            given = [None if each is None else each[first:stop] for each in (whole.residuals, whole.offset)]
+            part = ShardPart(window, first, update_weight[first:stop], local.rate, *given)
             found += [(size, shard, job) for size, job in self._step_jobs(part)]
         return [(shard, job) for _, shard, job in sorted(found, key=lambda each: -each[0])]
 
@@ -117,12 +119,17 @@ class Updater:
         total: list[torch.Tensor] = []
         pieces = self.samples.even_pieces
         given = None if part.residuals is None else self.samples.weights(part.residuals[rows]).flatten(0, 1)
+        offset = None
+        if part.offset is not None:
+            offset = self.samples.weights(part.offset[rows]).repeat_interleave(window.weights.size, dim=0)
         done = 0
         for xs, ys, ws in zip(pieces(x.flatten(0, 1)), pieces(y.flatten()), pieces(weights), strict=True):
+            some = slice(done, done + len(ws))
             if given is None:
-                loss = (sample_losses(module(xs), ys, self.task) * ws).sum()
+                outputs = shifted(module(xs), None if offset is None else offset[some])
+                loss = (sample_losses(outputs, ys, self.task) * ws).sum()
             else:
-                loss = (module(xs) * given[done : done + len(ws)] * ws[:, None]).sum()
+                loss = (module(xs) * given[some] * ws[:, None]).sum()
             done += len(ws)
             gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
             total = [a.add_(b) for a, b in zip(total, gradients, strict=True)] if total else list(gradients)
@@ -142,10 +149,14 @@ class Updater:
         pieces = -(-sample_weights.shape[1] // self.samples.at_once)
         parts = (tensor.tensor_split(pieces, dim=1) for tensor in (x.flatten(1, 2), y.flatten(1, 2), sample_weights))
         given: Iterable[torch.Tensor | None] = [None] * pieces
+        offsets: Iterable[torch.Tensor | None] = [None] * pieces
         if part.residuals is not None:
             given = self.samples.weights(part.residuals[rows]).flatten(1, 2).tensor_split(pieces, dim=1)
-        for xs, ys, ws, gs in zip(*parts, given, strict=True):
-            gradients = some.gradients(xs, ys, ws, self.task, workspace, gs)
+        elif part.offset is not None:
+            whole = self.samples.weights(part.offset[rows]).repeat_interleave(window.weights.size, dim=1)
+            offsets = whole.tensor_split(pieces, dim=1)
+        for xs, ys, ws, gs, each in zip(*parts, given, offsets, strict=True):
+            gradients = some.gradients(xs, ys, ws, self.task, workspace, gs, each)
             total = {name: total[name].add_(gradients[name]) for name in total} if total else gradients
         trainable = self.networks.trainable
         updates = {

@@ -99,12 +99,12 @@ class HeldModels:
         compute, weights = self.membership.compute, window.weights[-count:]
         own = self.membership.policy.own_model
         models = [model for model in tensors if plan.update_weight[0, model] > 0 or model == own]
-        residuals = None
+        residuals, offset = None, None if plan.offset is None else plan.offset[0]
         if models and tunes_pool(local, self.membership.task):
-            residuals = compute.residuals(tensors, x, y, plan.prediction_weights[0])
+            residuals = compute.residuals(tensors, x, y, plan.prediction_weights[0], offset)
         updates, left_out = {}, []
         for model in models:
-            update = compute.update(model, tensors[model], x, y, weights, 1.0, local, residuals)
+            update = compute.update(model, tensors[model], x, y, weights, 1.0, local, residuals, offset)
             # One's own copy must be finite after the step, a sent update before it is weighted.
             changed = {name: tensors[model][name] + part for name, part in update.items()} if model == own else update
             if all(np.isfinite(array).all() for array in changed.values()):

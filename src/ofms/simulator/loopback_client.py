@@ -116,16 +116,26 @@ class LoopbackClient:
 
     @_timed
     def fine_tune(
-        self, weights: Mapping[int, float], window: Window, local: LocalUpdate, prediction_weights: Floats
+        self,
+        weights: Mapping[int, float],
+        window: Window,
+        local: LocalUpdate,
+        prediction_weights: Floats,
+        offset: Floats | None = None,
     ) -> dict[int, Tensors]:
-        """The updates of models by the `weights` of their updates; [K] `prediction_weights` are those of the pool."""
+        """The updates of models by the `weights` of their updates; [K] `prediction_weights` are those of the pool.
+
+        [C] `offset` is that of predictions.
+        """
         window = self._own(window)
         x, y = self.x[window.first : window.stop], self.y[window.first : window.stop]
         residuals = None
         if weights and tunes_pool(local, self.networks.task):
-            residuals = self.networks.residuals(self.store, x, y, prediction_weights)
+            residuals = self.networks.residuals(self.store, x, y, prediction_weights, offset)
         return {
-            model: self.networks.update(model, self.store[model], x, y, window.weights, weight, local, residuals)
+            model: self.networks.update(
+                model, self.store[model], x, y, window.weights, weight, local, residuals, offset
+            )
             for model, weight in weights.items()
         }
 

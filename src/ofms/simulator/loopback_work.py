@@ -42,7 +42,8 @@ def updates_of(
         weights = {
             model: float(plan.update_weight[0, model]) for model in np.flatnonzero(reports.updated[place]).tolist()
         }
-        updates = client.fine_tune(weights, window, local, plan.prediction_weights[0])
+        offset = None if plan.offset is None else plan.offset[0]
+        updates = client.fine_tune(weights, window, local, plan.prediction_weights[0], offset)
         for model, update in updates.items():
             if not is_finite(update.values()):
                 left_out.append((index, model))

@@ -73,7 +73,7 @@ def update(
 ) -> Pending[ShardUpdates]:
     """`Compute.update` of the shards `numbers`, in which clients fine-tune on their own samples."""
     parts = _parts(first_rounds, window, plan)
-    pending = [compute.update(own, weights, local, plan.prediction_weights) for own, weights in parts]
+    pending = [compute.update(own, weights, local, plan.prediction_weights, plan.offset) for own, weights in parts]
     return pending[0] if len(pending) == 1 else Pending(lambda: _summed([each.result() for each in pending], numbers))
 
 
@@ -86,7 +86,8 @@ def combine(
     combination: Combine,
 ) -> Pending[Summed]:
     """`Compute.combine`, in which clients fine-tune on their own samples."""
-    return compute.combine(_parts(first_rounds, window, plan), local, plan.prediction_weights, combination)
+    parts = _parts(first_rounds, window, plan)
+    return compute.combine(parts, local, plan.prediction_weights, combination, plan.offset)
 
 
 def _parts(first_rounds: Integers | None, window: Window, plan: Plan) -> list[tuple[Window, Floats]]:
