@@ -135,6 +135,23 @@ def test_a_pool_that_overflowed_is_left_out() -> None:
     assert not learnt.counts[1:].any()
 
 
+def test_others_learn_beside_a_pool_that_overflowed() -> None:
+    """Every part of what a client has learnt is its own: as it was, or as it would be alone."""
+    pools = np.array([[[0.5]], [[0.5]], [[0.25]]])
+    before = learn(Offsets.none(3, 3), pools, np.full((3, 1), 0.75), MEMORIES)
+    after = learn(before, np.array([[[0.5]], [[LARGEST]], [[np.nan]]]), np.full((3, 1), 1.0), MEMORIES)
+    alone = learn(of_one(before, 0), np.array([[[0.5]]]), np.full((1, 1), 1.0), MEMORIES)
+    for name in ("values", "counts", "losses", "gap"):
+        kept, changed = getattr(before, name), getattr(after, name)
+        assert changed[1:].tolist() == kept[1:].tolist(), name
+        assert changed[:1].tolist() == getattr(alone, name).tolist() != kept[:1].tolist(), name
+
+
+def of_one(offsets: Offsets, client: int) -> Offsets:
+    rows = slice(client, client + 1)
+    return Offsets(offsets.values[rows], offsets.counts[rows], offsets.losses[rows], offsets.gap[rows])
+
+
 def test_the_setting_turns_offsets_off() -> None:
     fleet = fleet_of([1, 1], [2, 2])
     assert late_hedge.build(LateHedge(), fleet).offset_memories == (1.0, 15 / 16, 3 / 4)

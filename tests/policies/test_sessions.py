@@ -14,8 +14,9 @@ from ofms.core.messages import Catalogue, Grants, Reports, Requests
 from ofms.core.robust import Aggregation
 from ofms.core.typing import Flags, Floats
 from ofms.policies.changes import ALL_MODELS, Change, Slots
+from ofms.policies.controls import loss_by_tuning
 from ofms.policies.fleet import Fleet
-from ofms.policies.local_updates import GradientStep, is_control
+from ofms.policies.local_updates import GradientStep, is_control, last_control
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import SummedUpdates
 from ofms.policies.session import ClientSession, ClientState, ServerSession, expected_weights, open_sessions
@@ -98,6 +99,57 @@ def test_models_are_evaluated_on_samples_that_they_have_not_seen() -> None:
     assert control.tolist() == np.where(wanted, 1, 0).tolist(), "all, by their first versions"
     plain = ClientSession(policy_of("mab", FLEET), FLEET.schedule)
     assert plain.late(plain.join(FLEET.catalogue, FLEET.budgets, NUMBERS), plan) is None
+
+
+def test_clients_compare_versions_in_control_exchanges_and_report_losses_by_use_in_others() -> None:
+    session, state = learnt_state()
+    local, remembers = session.policy.local, session.policy.remembers
+    first = next(exchange for exchange in range(200) if is_control(local, exchange))
+    state, plan = session.plan(*all_wanted(session, state, first))
+    # The remembered sample, whose target is 1, in first versions, and a new one.
+    outputs = np.broadcast_to(np.array([0.75, 0.5])[:, None, None], (2, 2, 3, 1))
+    samples = Samples.of(first, np.where(plan.held[:, None, :, None], outputs, np.nan), np.ones((2, 1)))
+    exchanges = (last_control(local, first), first)
+    memories = session.policy.offset_memories
+    expected = loss_by_tuning(state.recent, samples, plan.prediction_weights, exchanges, remembers, memories)
+    assert (expected > 0).any(axis=1).all(), "0.5 was worse"
+    compared = session.compare(state, plan, samples)
+    assert compared is not None
+    assert compared.tolist() == expected.tolist()
+    assert session.compare(replace(state, exchange=first + 1), plan, samples) is None
+    of_held = np.where(plan.held, expected, np.nan)
+    after, reports = session.learn(state, plan, np.zeros((2, 3)), samples)
+    np.testing.assert_array_equal(reports.losses, of_held)
+    assert (reports.exchange, reports.client.tolist()) == (first, [0, 1])
+    assert reports.updated.tolist() == (plan.update_weight > 0).tolist()
+    remembered = session.remember(state, plan, samples)
+    _, later = session.learn(remembered, plan, np.zeros((2, 3)), compared=compared)
+    np.testing.assert_array_equal(later.losses, of_held)
+    _, unknown = session.learn(remembered, plan, np.zeros((2, 3)))
+    np.testing.assert_array_equal(unknown.losses, np.where(plan.held, 0.0, np.nan))
+    usual = replace(plan, update_weight=2 * plan.prediction_weights)
+    _, by_use = session.learn(replace(after, exchange=first + 1), usual, np.zeros((2, 3)))
+    np.testing.assert_array_equal(by_use.losses, after.recent.losses_by_use(2 * plan.prediction_weights))
+    assert by_use.losses is not None
+    assert np.isfinite(by_use.losses).any(axis=1).all(), "each client reports some"
+
+
+def test_offsets_are_learnt_from_labels_alone() -> None:
+    """Outputs on past samples, without a new label, change no offset."""
+    session, state = learnt_state()
+    plan = session.plan(*all_wanted(session, state, 1))[1]
+    late = Samples.of(1, np.where(plan.held[:, None, :, None], 0.25, np.nan), np.zeros((2, 0)))
+    after = session.remember(state, plan, late)
+    assert after.offsets is state.offsets
+    labelled = Samples.of(1, late.outputs, np.ones((2, 1)))
+    assert session.remember(state, plan, labelled).offsets.counts.tolist() != state.offsets.counts.tolist()
+
+
+def all_wanted(session: ClientSession, state: ClientState, exchange: int) -> tuple[ClientState, Grants]:
+    """A state that requested an exchange, and a grant of all that it wants."""
+    state, _ = session.request(state, Draws(0, exchange))
+    wanted, uploads = state.policy.held, np.ones(2, dtype=np.bool_)
+    return state, Grants(exchange, np.arange(2), wanted, wanted, None, uploads, 2, np.zeros(3, dtype=np.int64))
 
 
 def test_clients_keep_what_they_know_of_models_that_stay() -> None:
