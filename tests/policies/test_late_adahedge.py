@@ -61,9 +61,8 @@ def test_late_losses_in_any_order_end_in_the_totals_of_prompt_ones(seed: int, le
     finished = hedge.finished
     while not known.all():
         known |= random.random(known.shape) < 0.3
-        hedge, final, weights = advance(
-            hedge, replace(rounds, losses=np.where(known, losses, np.nan), final=final), MEMORIES, expired=0
-        )
+        now = replace(rounds, losses=np.where(known, losses, np.nan), final=final)
+        hedge, final, weights = advance(hedge, now, MEMORIES, expired=0, hints=True)
         assert (final == np.logical_and.accumulate(known.all(axis=2), axis=1)).all(), "no gap before a final round"
         assert (hedge.finished >= finished).all()
         finished = hedge.finished
@@ -97,7 +96,7 @@ def play(losses: Floats, known_after: int, memories: Floats = MEMORIES) -> tuple
         known = (age > known_after)[:, None] | (np.arange(models) % 3 == 0)
         so_far = np.where(known, losses[:, :step], np.nan)
         rounds = _stacked(made, so_far, final) if made else rounds_of(so_far, memories.size, 0)
-        hedge, final, weights = advance(hedge, rounds, memories, expired=0)
+        hedge, final, weights = advance(hedge, rounds, memories, expired=0, hints=True)
         final = np.concatenate([final, np.zeros((clients, 1), dtype=np.bool_)], axis=1)
         made.append(weights)
     return made, hedge
@@ -138,7 +137,7 @@ def test_prompt_losses_and_one_memory_are_adahedge() -> None:
 def test_an_expired_round_takes_the_mean_of_the_final_ones_where_it_is_not_known() -> None:
     losses = np.array([[[1.0, 3.0], [2.0, np.nan]]])
     rounds = rounds_of(losses, MEMORIES.size, 0)
-    hedge, final, _ = advance(start(1, 2, MEMORIES.size), rounds, MEMORIES, expired=0)
+    hedge, final, _ = advance(start(1, 2, MEMORIES.size), rounds, MEMORIES, expired=0, hints=True)
     assert final.tolist() == [[True, False]]
     for hints, value in ((True, 3.0), (False, 0.0)):
         after, final, _ = advance(hedge, replace(rounds, final=final), MEMORIES, expired=2, hints=hints)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -233,3 +234,13 @@ def test_states_that_were_passed_in_are_not_modified() -> None:
         kept.append((found.state, {name: array.tobytes() for name, array in arrays.items()}))
     for state, before in kept:
         assert {name: array.tobytes() for name, array in flatten(state)[0].items()} == before
+
+
+@pytest.mark.parametrize(("every", "visitors"), [(1, 1), (2, 2), (4, 3)])
+def test_rarer_visits_are_of_more_models_at_once(every: int, visitors: int) -> None:
+    """Three models within a window of four exchanges."""
+    fleet = fleet_of([1, 1, 1], [6], rounds=40)
+    client: Any = policy_of("late-hedge", fleet, window=4, visit_every=every, fine_tuning_rate=0).client
+    state = replace(client.start(fleet.catalogue, fleet.budgets), exchange=4)
+    assert client._visitors(state).sum() == visitors
+    assert client._visitors(replace(state, exchange=5)).any() == (every == 1)

@@ -19,6 +19,7 @@ from ofms.policies.fleet import Fleet
 from ofms.policies.local_updates import GradientStep, is_control, last_control
 from ofms.policies.observations import Samples
 from ofms.policies.protocol import SummedUpdates
+from ofms.policies.rules import BrokenRule
 from ofms.policies.session import ClientSession, ClientState, ServerSession, expected_weights, open_sessions
 from tests.problems import fleet_of, policy_of
 
@@ -145,6 +146,15 @@ def test_offsets_are_learnt_from_labels_alone() -> None:
     assert session.remember(state, plan, labelled).offsets.counts.tolist() != state.offsets.counts.tolist()
 
 
+def test_a_grant_may_be_of_a_later_exchange_than_was_requested() -> None:
+    """The server opened the requested one without this client."""
+    session, state = learnt_state()
+    state, grants = all_wanted(session, state, 1)
+    assert state.policy.rounds.number[0, -1] == 1
+    after, _ = session.plan(state, replace(grants, exchange=3))
+    assert (after.exchange, after.policy.rounds.number[0, -1]) == (3, 3)
+
+
 def all_wanted(session: ClientSession, state: ClientState, exchange: int) -> tuple[ClientState, Grants]:
     """A state that requested an exchange, and a grant of all that it wants."""
     state, _ = session.request(state, Draws(0, exchange))
@@ -188,6 +198,14 @@ def test_other_memories_of_offsets_begin_anew() -> None:
     other = ClientSession(policy_of("late-hedge", FLEET, window=4, memories=(0,)), FLEET.schedule)
     after = other.adapt(state, session, FLEET.catalogue, FLEET.budgets)
     assert (after.offsets.values.shape, after.recent.targets.shape) == ((2, 1, 0), (2, 1))
+
+
+def test_expected_weights_that_are_none_name_the_policy() -> None:
+    policy = replace(policy_of("mab", FLEET), name="mine", expected_weights=lambda client, server: np.ones((2, 3)))
+    clients, servers = open_sessions(policy, FLEET)
+    state = clients.join(FLEET.catalogue, FLEET.budgets, NUMBERS)
+    with pytest.raises(BrokenRule, match=r"mine.*client 4.*sum to 3"):
+        expected_weights(policy, state, servers.open())
 
 
 def test_expected_weights_of_models_in_use() -> None:

@@ -69,7 +69,7 @@ class Exp3Client:
         wanted = state.wanted
         if self.subset == "random":
             wanted = random_subset(state.storage, state.budgets, draws)
-        return replace(state, wanted=wanted, uniform=draws.uniform(Purpose.MODEL)), wanted
+        return replace(state, uniform=draws.uniform(Purpose.MODEL)), wanted
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
         pmf = self.rule.probabilities(state.cumulative_losses, grants.held)

@@ -96,7 +96,7 @@ def start(clients: int, models: int, members: int) -> Hedge:
 
 
 def advance(
-    hedge: Hedge, rounds: OpenRounds, memories: Floats, expired: int, *, hints: bool = True
+    hedge: Hedge, rounds: OpenRounds, memories: Floats, expired: int, *, hints: bool
 ) -> tuple[Hedge, Flags, Weights]:
     """Replay the open rounds; return the hedge, [N, R] which rounds are final now, and the weights of the next round.
 
