@@ -78,8 +78,16 @@ _KINDS: dict[str, Callable[[str, str], bool]] = {
 }
 
 _REPLACED = "a value that is replaced before it is read"
+_WORDING = "another remedy of what is rejected anyway, or the word of a type that all have"
 # Functions whose other survivors have one reason.
 _FUNCTIONS = {
+    "ofms.core.attacks.xǁAttackǁof": "another number that is out of range, and rejected; " + _WORDING,
+    "ofms.core.layers.xǁLayersǁof": "of the empty part only the type is read",
+    "ofms.core.logs.xǁJsonFormatterǁformat": "`ensure_ascii=None` is false, too",
+    "ofms.core.logs.x_configure_logs": "`StreamHandler(None)` is one of standard error",
+    "ofms.core.logs.x_is_logged": "a default that is no level stands for `info`",
+    "ofms.core.pooling.x__at": "the second of two equal elements is not read",
+    "ofms.core.selection.x_draw_model": "if only the last element of the CDF is above, the last possible model is it",
     "ofms.core.choices.x_suggest": "only the first close match is used",
     "ofms.core.draws.x__is_range": _WORK,
     "ofms.core.draws.xǁDrawsǁuniform": _WORK,
@@ -92,6 +100,21 @@ _FUNCTIONS = {
     "ofms.core.selection.x_draw_sets": _WORK,
     "ofms.policies.blocks.*": _WORK,
     "ofms.policies.controls.x__with_offsets": "an array of one target: NumPy repeats it, or its rest is not read",
+    "ofms.policies.explore_then_commit.xǁClientǁplan": "a committed client holds its model alone, which leads then",
+    "ofms.policies.follow_the_leader.xǁClientǁstart": _REPLACED,
+    "ofms.policies.late_adahedge.x_advance": _WORK,
+    "ofms.policies.late_adahedge.x__replay": _WORK,
+    "ofms.policies.late_adahedge.x__at": _WORK,
+    "ofms.policies.late_hedge.xǁClientǁ_visitors": "as many ranks are below a fraction as below the next whole number",
+    "ofms.policies.mixtures.x_hedge_weights": "the largest weight is 1, so that a total above 0 is at least 1",
+    "ofms.policies.offsets.x__averaged": "only the mean of it is read",
+    "ofms.policies.ofms_ft.xǁClientǁstart": _REPLACED,
+    "ofms.policies.registry.x_build_policy": "binding arguments does not look at their values",
+    "ofms.policies.rules.x__require_weights": "one row for all clients, as long as all are in one block",
+    "ofms.policies.session.xǁClientSessionǁlate": "a single number is repeated where it is used",
+    "ofms.policies.settings.x__*": _WORDING,
+    "ofms.policies.subsets.x_fill_budgets": "`axis=` that is NumPy's default, or the only axis",
+    "ofms.policies.subsets.x_holding_probabilities": "`axis=` that is NumPy's default, or the only axis",
     "ofms.policies.fed_poe.xǁClientǁstart": _REPLACED,
     "ofms.policies.fed_poe.xǁClientǁselect": "more columns of counter-based numbers than are used",
     "ofms.policies.budgeted_experts.xǁClientǁstart": _REPLACED,

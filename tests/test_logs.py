@@ -14,7 +14,7 @@ import pytest
 
 from ofms.coordinator.events import log_event, relay_event
 from ofms.core.errors import InvalidInput
-from ofms.core.logs import LEVEL_VARIABLE, configure_logs, is_logged
+from ofms.core.logs import LEVEL_VARIABLE, TextFormatter, configure_logs, is_logged
 from ofms.flower.processes import relay_line
 
 
@@ -147,3 +147,10 @@ def test_standard_error_is_the_default(stream: io.StringIO, monkeypatch: pytest.
     configure_logs()
     logging.getLogger("ofms.device").info("said")
     assert stream.getvalue().endswith(" said\n")
+
+
+def test_a_record_has_the_time_of_its_event_and_an_error_that_was_not_raised() -> None:
+    error = ValueError("no")
+    record = logging.LogRecord("ofms", logging.ERROR, "", 0, "it failed", None, (ValueError, error, None))
+    record.created = 0.0
+    assert TextFormatter().format(record) == "1970-01-01T00:00:00Z error: it failed: ValueError: no"

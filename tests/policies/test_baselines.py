@@ -23,7 +23,7 @@ from ofms.policies.mean_losses import MeanLosses
 from ofms.policies.observations import Observations, Recent
 from ofms.policies.protocol import Policy
 from ofms.policies.session import open_sessions
-from ofms.policies.subsets import fill_budgets, holding_probabilities, most_upload
+from ofms.policies.subsets import fill_budgets, holding_probabilities, most_upload, random_subset
 from tests.problems import catalogue_of, fleet_of, policy_of
 
 
@@ -161,6 +161,8 @@ def test_b_fed_omft_gives_all_clients_a_subset_that_fits_the_smallest_budget() -
     assert grants.held[0].sum() == 2
     assert (plan.update_weight == grants.held * grants.groups).all()
     assert step.tolist() == pytest.approx([1 / 3] * 5)
+    drawn = random_subset(fleet.catalogue.storage, np.array([4]), Draws(0, 0).of(np.array([0])))
+    assert grants.held[:1].tolist() == drawn.tolist(), "by the documented draw"
     named = policy_of("b-fed-omft", fleet, subset=["model4", 1])
     assert first_exchange(named, fleet, np.full((3, 5), 0.5))[1].held[2].tolist() == [False, True, False, False, True]
 

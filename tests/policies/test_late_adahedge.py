@@ -145,3 +145,16 @@ def test_an_expired_round_takes_the_mean_of_the_final_ones_where_it_is_not_known
         assert after.totals.losses[0, 0].tolist() == [3, 3 + value]
         assert after.finished.tolist() == [2]
         final = np.array([[True, False]])
+
+
+def test_a_round_without_any_label_is_none() -> None:
+    """It expires without a trace, beside one that is known: hints alone teach nothing."""
+    both = rounds_of(np.array([[[1.0, 3.0], [np.nan, np.nan]]]), MEMORIES.size, 0)
+    one = rounds_of(np.array([[[1.0, 3.0]]]), MEMORIES.size, 0)
+    hedge = start(1, 2, MEMORIES.size)
+    (found, final, _), (expected, _, _) = (
+        advance(hedge, rounds, MEMORIES, expired=2, hints=True) for rounds in (both, one)
+    )
+    assert final.all()
+    assert found.finished.tolist() == expected.finished.tolist() == [1]
+    assert found.totals.losses.tolist() == expected.totals.losses.tolist()

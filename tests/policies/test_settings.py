@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ofms
-from ofms.policies import MODULES, Count, Share
+from ofms.core.errors import InvalidInput
+from ofms.policies import MODULES, Count, Share, options
 from ofms.policies.local_updates import Epochs, GradientStep, Objective, tunes_pool
 from ofms.policies.ofms_ft_settings import OFMSFT
 from ofms.policies.ofms_ft_theory import server_not_covered
@@ -163,3 +164,9 @@ def test_a_remedy_says_what_is_possible(name: str, value: object, remedy: str) -
         check_settings(Described(**{name: value}))  # type: ignore[arg-type]
     assert (error.value.field, error.value.remedy) == (name, remedy)
     check_settings(Described())
+
+
+def test_settings_as_objects_are_checked() -> None:
+    with pytest.raises(InvalidInput, match=r"^window = 0"):
+        options.policy_of(ofms.LateHedge(window=0))
+    assert options.policy_of(ofms.LateHedge(window=7))[1]["window"] == 7

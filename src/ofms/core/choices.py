@@ -64,6 +64,8 @@ def remedy_for(annotation: Any, value: object = None) -> str:
     'use N, or a number, or none'
     >>> remedy_for(Literal["random"] | list[int], "randm")
     "did you mean 'random'? use random, or a list"
+    >>> remedy_for(Literal["N"] | Annotated[float, "above 0"])
+    'use N, or a number'
     """
     listed = suggest(value, [str(choice) for choice in choices_in(annotation)])
     others = [_WORDS.get(_bare(member), "a list") for member in members_of(annotation) if not choices_in(member)]
