@@ -58,7 +58,7 @@ class LateHedge:
     objective: Annotated[
         Objective,
         Doc(
-            "Fine-tune for each model's own loss or for that of the pool, without its offset; "
+            "Fine-tune for each model's own loss or for that of the pool, with the offset of predictions; "
             "auto: the pool for regression."
         ),
     ] = "own"
