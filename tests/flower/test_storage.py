@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
+from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.config_loader import get_objectstore_linkstate_factories
@@ -42,7 +43,14 @@ class LocalSuperLink:
             "PushObject": runtime_handlers.push_object,
             "ConfirmMessageReceived": runtime_handlers.confirm_message_received,
         }
-        return lambda request: handlers[name](request, self.state, self.task)
+
+        def call(request: Any) -> Any:
+            if name == "PushObject":
+                # As it is sent: its content is in parts.
+                request = PushObjectRequest.FromString(bytes(request.SerializeToString(deterministic=True)))
+            return handlers[name](request, self.state, self.task)
+
+        return call
 
     @property
     def kept(self) -> tuple[int, int, int]:
