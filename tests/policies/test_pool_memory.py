@@ -48,7 +48,85 @@ def choose_often(
         np.full(DRAWS, budget),
         np.minimum(uniform, np.nextafter(1, 0)),
         thin=thin,
+        keep=True,
     )
+
+
+def choose_once(weights: list[float], budget: int, uniform: list[float], *, thin: bool = True) -> Held:
+    """The choice of one client with models of cost 1, no visitors, and nothing held before."""
+    nothing = np.zeros((1, len(weights)), dtype=np.bool_)
+    costs = np.ones(len(weights), dtype=np.int64)
+    given_draws = np.array([uniform])
+    return choose(np.array([weights]), nothing, nothing, costs, np.array([budget]), given_draws, thin=thin, keep=True)
+
+
+@pytest.mark.parametrize(("uniform", "drawn"), [(0.49, 2), (0.51, 3), (0.83, 3), (0.84, 4)])
+def test_one_place_for_a_draw_by_hand(uniform: float, drawn: int) -> None:
+    """Two models are certain; the others, of 0.3 together, are drawn with probability 1/2, 1/3 and 1/6."""
+    found = choose_once([0.5, 0.2, 0.15, 0.1, 0.05], 3, [uniform, 0.0, 0.0, 0.0])
+    assert found.inclusion[0] == pytest.approx([1, 1, 1 / 2, 1 / 3, 1 / 6])
+    assert found.prediction_weights[0] == pytest.approx([0.5, 0.2, *(0.3 * (np.arange(2, 5) == drawn))])
+    assert (found.outside[0], found.thinning[0]) == (pytest.approx(0.3), 1), "0.3 exceeds 1/(3 + 1)"
+
+
+@pytest.mark.parametrize("thin", [True, False])
+def test_a_rare_draw_by_hand(thin: bool) -> None:
+    """Of 0.15 outside, less than a fourth: there is a draw in 3 · 0.15/0.85 of the cases, which counts 0.85/3 then."""
+    weights, share = [0.6, 0.25, 0.09, 0.06], 0.45 / 0.85
+    without = choose_once(weights, 3, [0.53, 0.7, 0.0, 0.0], thin=thin)
+    found = choose_once(weights, 3, [0.52, 0.7, 0.0, 0.0], thin=thin)
+    if thin:
+        assert without.thinning[0] == pytest.approx(share)
+        assert without.prediction_weights[0] == pytest.approx([0.6 / 0.85, 0.25 / 0.85, 0, 0])
+        rest = 1 - 0.85 / 3
+        assert found.prediction_weights[0] == pytest.approx([0.6 / 0.85 * rest, 0.25 / 0.85 * rest, 0, 0.85 / 3])
+        assert found.inclusion[0] == pytest.approx([1, 1, 0.6 * share, 0.4 * share])
+    else:
+        assert found.thinning[0] == 1
+        assert found.prediction_weights[0] == pytest.approx([0.6, 0.25, 0.15, 0]), "the first number draws"
+
+
+def test_several_places_for_draws_by_hand() -> None:
+    """Seven equal models in three places: each covers 3/7 of a place, the third and the fifth parts of two."""
+    found = choose_once([1 / 7] * 7, 3, [0.9, 0.2, 0.5, 0.0])
+    third = 1 - (6 / 7) * (5 / 7)
+    assert found.inclusion[0] == pytest.approx([3 / 7, 3 / 7, third, 3 / 7, third, 3 / 7, 3 / 7])
+    # Places end at 7/3, 14/3 and 7 models: 0.9 of the first is in the third model, 0.2 and 0.5 in the third and sixth.
+    assert found.prediction_weights[0] == pytest.approx(np.array([0, 0, 2, 0, 0, 1, 0]) / 3)
+
+
+def test_several_places_beside_a_certain_model_by_hand() -> None:
+    """0.6 outside is more than one of three places should stand for: two are drawn, for 0.3 each."""
+    found = choose_once([0.4, *[0.1] * 6], 3, [0.5, 0.9, 0.0, 0.0])
+    assert found.prediction_weights[0] == pytest.approx([0.4, 0, 0.3, 0, 0, 0, 0.3])
+    assert found.inclusion[0] == pytest.approx([1, *[1 / 3] * 6])
+
+
+def test_nothing_is_drawn_if_only_rounding_is_outside() -> None:
+    weights = [0.7, 0.2, 0.1, 0.0]
+    assert 0 < 1 - sum(weights) < 1e-15
+    found = choose_once(weights, 4, [0.0, 0.0, 0.0, 0.0])
+    assert (found.outside[0], found.inclusion[0].tolist()) == (0, [1, 1, 1, 0])
+
+
+def test_a_draw_that_rounding_leaves_without_a_model_is_of_the_last_one_with_a_weight() -> None:
+    """The cumulative weights end below 1, and the number is above them."""
+    random, last = np.random.default_rng(0), np.nextafter(1, 0)
+    met = 0
+    for _ in range(200):
+        others = random.random(5) * 0.2
+        weights = [1 - others.sum(), *others, 0.0]
+        inside = max(weights)
+        shares = np.array(weights[1:]) * (1 / (1 - inside))
+        total = 0.0
+        for share in shares:
+            total += share
+        met += total <= last
+        found = choose_once(weights, 2, [last, last, 0.0], thin=False)
+        assert found.prediction_weights[0].sum() == pytest.approx(1)
+        if found.outside[0] > 0 and found.certain[0, 0]:
+            assert found.prediction_weights[0, 5] == pytest.approx(found.outside[0])
+    assert met > 10, "cases that meet it"
 
 
 @settings(max_examples=60)
@@ -109,6 +187,15 @@ def test_models_that_merely_stay_do_not_vote_and_are_not_included() -> None:
     assert found.held[:, 3].all(), "it still fits"
     assert not found.prediction_weights[:, 3].any()
     assert found.inclusion[0].tolist() == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("budget", "most", "visitors"), [(6, 3, [0]), (9, 3, [0, 1, 3]), (9, 2, [0, 1]), (8, 3, [0, 1])]
+)
+def test_visitors_leave_room_for_the_largest_model(budget: int, most: int, visitors: list[int]) -> None:
+    costs, never = np.array([3, 2, 2, 1]), np.full((1, 4), -1)
+    found = longest_away(never, costs, np.array([budget]), 1, most)
+    assert np.flatnonzero(found[0]).tolist() == visitors
 
 
 @settings(max_examples=100)

@@ -118,6 +118,10 @@ def test_clients_compare_versions_in_control_exchanges_and_report_losses_by_use_
     assert compared is not None
     assert compared.tolist() == expected.tolist()
     assert session.compare(replace(state, exchange=first + 1), plan, samples) is None
+    second = next(exchange for exchange in range(first + 1, 200) if is_control(local, exchange))
+    again = session.compare(replace(state, exchange=second), plan, samples)
+    assert again is not None
+    assert not again.any(), "samples of before the last control exchange are compared once"
     of_held = np.where(plan.held, expected, np.nan)
     after, reports = session.learn(state, plan, np.zeros((2, 3)), samples)
     np.testing.assert_array_equal(reports.losses, of_held)

@@ -51,8 +51,8 @@ def choose(
     budgets: Integers,
     uniform: Floats,
     *,
-    thin: bool = True,
-    keep: bool = True,
+    thin: bool,
+    keep: bool,
 ) -> Held:
     """Fill [N] budgets, given [N, K] weights p, this exchange's visitors, and what was held before.
 
@@ -67,8 +67,9 @@ def choose(
     mass = inside.sum(axis=0)
     outside = np.maximum(0.0, 1 - mass)
     outside = np.where(outside < _ROUNDING, 0.0, outside)
-    thinned = thin & (places == 1) & (outside > 0) & (outside < 1 / (count + 1)) & (mass > 0)
-    thinning = np.where(thinned, np.minimum(1.0, count * outside / np.maximum(1 - outside, _ROUNDING)), 1.0)
+    # A draw is omitted where it would get less than an equal share of the weight: ρ < 1/(count + 1).
+    rare = np.minimum(1.0, count * outside / np.maximum(1 - outside, _ROUNDING))
+    thinning = np.where(thin & (places == 1) & (outside > 0), rare, 1.0)
     thinned = thinning < 1
     drawing = (outside > 0) & (~thinned | (uniform[:, 0] < thinning))
     drawn, inclusion = _draw(weights - inside, outside, places, thinned, drawing, uniform)
@@ -80,12 +81,7 @@ def choose(
     held = certain | (drawn > 0)
     if keep:
         held |= order.back(fill(order.costs_of(before & ~held), budgets - storage(held, costs)))
-    total = mixed.sum(axis=0)
-    empty = total < 1e-9
-    if empty.any():
-        mixed[:, empty] = held[:, empty]
-        total = mixed.sum(axis=0)
-    mixed /= total
+    mixed /= mixed.sum(axis=0)
     # A certain model is not among those drawn: its probability of a draw is 0.
     inclusion *= thinning
     inclusion += certain
