@@ -31,6 +31,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 
 from networks import CIFAR10, MNIST, WINDOW, make_problem
 from ofms.compute.group import Group
@@ -56,11 +57,11 @@ class Timed:
         self.gather, self.share, self._group = group.gather, group.share, group
         self.seconds: list[float] = []
 
-    def total(self, shards: Any, block: Block) -> Any:
+    def total(self, shards: Any, block: Block, like: torch.Tensor) -> Any:
         if self.size > 1:
             self.gather({})
         began = time.perf_counter()
-        found = self._group.total(shards, block)
+        found = self._group.total(shards, block, like)
         self.seconds.append(time.perf_counter() - began)
         return found
 

@@ -80,4 +80,4 @@ PROBLEMS = {"regression": regression_problem, "images": image_problem}
 
 def updates_of(compute: ThreadedCompute, *given: Any) -> dict[int, Tensors]:
     """The clients' updates, summed over shards."""
-    return ALONE.total(compute.update(*given).result().shards, compute.block)
+    return ALONE.total(compute.update(*given).result().shards, compute.block, compute.like)

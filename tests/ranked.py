@@ -79,6 +79,15 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "cached outputs": ("vectors", {"policy": "budgeted-experts", "cache": True} | SETTINGS["budgeted-experts"]),
     "updates that are not finite": ("broken", {"policy": "ofms-ft"} | SETTINGS["ofms-ft"]),
     "a stream that drifts": ("changing", {"policy": "late-hedge"} | SETTINGS["late-hedge"]),
+    # Groups of one or two clients: most processes upload nothing.
+    "double precision, vectors": (
+        "vectors",
+        {"policy": "ofms-ft", "dtype": "float64", "bandwidth": "10%"} | SETTINGS["ofms-ft"],
+    ),
+    "double precision, images": (
+        "images",
+        {"policy": "late-hedge", "dtype": "float64", "bandwidth": "15%"} | SETTINGS["late-hedge"],
+    ),
     "without hindsight": ("images", {"policy": "late-hedge", "hindsight": False} | SETTINGS["late-hedge"]),
 }
 CASES = BY_POLICY | FURTHER

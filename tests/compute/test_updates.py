@@ -235,12 +235,12 @@ def test_clients_whose_update_is_not_finite_are_left_out(problem: str, kind: str
     votes = weights / weights.sum(axis=1, keepdims=True)
     with ThreadedCompute(dictionary, Stream(x, stream.y, stream.task)) as compute:
         found = compute.update(WINDOW, weights, local, votes).result()
-        updates = ALONE.total(found.shards, compute.block)
+        updates = ALONE.total(found.shards, compute.block, compute.like)
         without = weights.copy()
         for pair in found.left_out:
             without[pair] = 0.0
         expected = compute.update(WINDOW, without, local, votes).result()
-        expected_updates = ALONE.total(expected.shards, compute.block)
+        expected_updates = ALONE.total(expected.shards, compute.block, compute.like)
     everything = [(broken, int(model)) for model in np.flatnonzero(weights[broken])]
     assert found.left_out
     assert set(found.left_out) <= set(everything), "in a network of ReLUs, some gradients may be 0"

@@ -38,6 +38,12 @@ def test_exchanges_that_one_process_forgets_before_another_are_joined(tmp_path: 
     assert ranked.run_cases(3, tmp_path, names) == ranked.expected(names)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_processes_whose_clients_upload_nothing_sum_in_double_precision_too(ranks: int, tmp_path: Path) -> None:
+    names = ["double precision, vectors", "double precision, images"]
+    assert ranked.run_cases(ranks, tmp_path, names) == ranked.expected(names)
+
+
 @pytest.fixture(scope="module")
 def alone() -> Mapping[str, str]:
     """The digests of all cases in one process."""

@@ -56,7 +56,8 @@ class CachedCompute:
         # A plain view: slicing a `memmap` costs more than reading a round from it.
         self.dictionary, self.models, self.outputs = dictionary, dictionary.models, np.asarray(outputs)
         self.task, self.targets, self.shards = stream.task, stream.y, 1
-        self.dtype = torch.from_numpy(np.empty(0, outputs.dtype)).dtype
+        self.like = torch.from_numpy(np.empty(0, outputs.dtype))
+        self.dtype = self.like.dtype
         kind = torch.int64 if stream.task == "classification" else self.dtype
         self._y = torch.from_numpy(np.ascontiguousarray(stream.y)).to(kind)
         # The losses of a round are so few that more threads would only wait for each other.

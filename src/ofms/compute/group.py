@@ -34,8 +34,11 @@ class Group(Protocol):
         """The content of process 0."""
         ...
 
-    def total(self, shards: dict[int, Updates], block: Block) -> dict[int, Tensors]:
-        """The sum of the updates of all shards of all processes, along the tree over shards."""
+    def total(self, shards: dict[int, Updates], block: Block, like: torch.Tensor) -> dict[int, Tensors]:
+        """The sum of the updates of all shards of all processes, along the tree over shards.
+
+        All updates have the type and device of `like`, also where this process has none.
+        """
         ...
 
 
@@ -50,7 +53,7 @@ class OneProcess:
     def share(self, content: bytes) -> bytes:
         return content
 
-    def total(self, shards: dict[int, Updates], block: Block) -> dict[int, Tensors]:
+    def total(self, shards: dict[int, Updates], block: Block, like: torch.Tensor) -> dict[int, Tensors]:
         count = len(block.bounds) - 1
         return in_order(sum_nodes(shards, count, block.numbers, add_updates)[0, count])
 

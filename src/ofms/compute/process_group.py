@@ -59,12 +59,11 @@ class ProcessGroup:
             dist.broadcast(room, 0)
         return room.numpy().tobytes()[: int(size)]
 
-    def total(self, shards: dict[int, Updates], block: Block) -> dict[int, Tensors]:
+    def total(self, shards: dict[int, Updates], block: Block, like: torch.Tensor) -> dict[int, Tensors]:
         count = len(block.bounds) - 1
         sums = sum_nodes(shards, count, block.numbers, add_updates)
         layouts = self._layouts(sums)
         blocks = [Block.of(block.total, count, rank, self.size).numbers for rank in range(self.size)]
-        like = _like(sums)
         with _connected():
             for join in joins(count, blocks):
                 left, right = children(join.node)
@@ -144,19 +143,12 @@ def _reason(error: str, seconds: float) -> str:
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """An error of the connection as one line."""
+    """An error of the connection as one line; others as they are."""
     try:
         yield
     except RuntimeError as error:
         _log.debug("%s", error)
         raise PeerEnded("another process of the run ended") from None
-
-
-def _like(sums: Mapping[Node, Updates]) -> torch.Tensor:
-    """A tensor of the type and device of the updates."""
-    tensors = (part for each in sums.values() for update in each.values() for part in update.values())
-    found = next(tensors, None)
-    return torch.zeros(0) if found is None else found.new_empty(0)
 
 
 def _length(layout: Layout) -> int:

@@ -113,10 +113,11 @@ class Compute(Protocol):
     """Computation on the models' parameters and the clients' samples.
 
     A context manager. Collect pending results before `apply` changes the parameters. `shards` is the number of shards,
-    in all processes.
+    in all processes; `like`, an empty tensor, has the type and device of updates.
     """
 
     shards: int
+    like: torch.Tensor
 
     def __enter__(self) -> Self: ...
 

@@ -74,6 +74,7 @@ class ThreadedCompute:
             raise InvalidInput("workers", self.workers, "give at least 1")
         require_fit(dictionary, stream)
         self.device = torch.device(device)
+        self.like = torch.empty(0, dtype=dtype, device=self.device)
         self.networks = Networks(dictionary, dtype, self.device)
         self.samples = Samples(stream, dtype, self.device)
         images = self.samples.images

@@ -241,7 +241,7 @@ class FusedSimulation:
     def _summed(self, *given: Any) -> Pending[Summed]:
         """The clients' updates, summed over all processes."""
         pending = own_samples.update(self.ranks.block.numbers, *given)
-        return Pending(lambda: self.ranks.total(pending.result()))
+        return Pending(lambda: self.ranks.total(pending.result(), self.compute.like))
 
     def _learn(self, before: ServerState, reports: Reports, summed: Summed | None) -> ServerState:
         """Learn from the reports, and move the models along their updates."""

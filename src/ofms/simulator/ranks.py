@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from ofms.compute.group import Arrays, Group
 from ofms.compute.protocol import ShardUpdates, Summed
@@ -60,9 +61,9 @@ class Ranks:
             whole["left_out"] if whole["left_out"].any() else None,
         )
 
-    def total(self, updates: ShardUpdates) -> Summed:
-        """The summed updates of all clients; what is left out, of this process's."""
-        return Summed(self.group.total(updates.shards, self.block), updates.left_out)
+    def total(self, updates: ShardUpdates, like: torch.Tensor) -> Summed:
+        """The summed updates of all clients, of the type and device of `like`; what is left out, of this process's."""
+        return Summed(self.group.total(updates.shards, self.block, like), updates.left_out)
 
     def pairs(self, own: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Clients and models of all processes, from rows and models of this one."""
