@@ -10,12 +10,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
 
 from ofms import simulate
 from ofms.cli import _main
+from ofms.compute.group import OneProcess
+from ofms.compute.process_group import _connected
 from ofms.runs.result import Result
 from tests.ranked import WAIT_SECONDS, start
 
@@ -139,6 +142,21 @@ def test_a_process_that_differs_is_refused_before_the_first_round(difference: st
     assert "process 2 of 2 differs from the first one" in line
     assert nothing == ""
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_connection_that_broke_is_one_line_that_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def total(self: OneProcess, shards: object, block: object, like: object) -> NoReturn:
+        with _connected():
+            raise RuntimeError("Read error [10.0.0.2]:4: No route to host")
+
+    monkeypatch.setattr(OneProcess, "total", total)
+    assert _main([*RUN, "--rounds", "60", "--out", str(tmp_path / "run")]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "ofms: the connection to another process of the run broke: Read error [10.0.0.2]:4: No route to host; "
+        f"once it is corrected, continue with: ofms run --resume {tmp_path / 'run'}"
+    ]
 
 
 def test_a_port_in_use_and_a_master_that_nobody_reaches_are_one_line() -> None:

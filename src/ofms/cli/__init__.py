@@ -94,10 +94,10 @@ def _main(arguments: list[str], signals: Interruptible | None = None) -> int:
     except (InvalidInput, NotFinite, ProcessEnded) as error:
         if shown:
             print_traceback(error)
-        if isinstance(error, PeerEnded):
-            notes = getattr(error, "__notes__", [])
-            return peer_ended(notes) if LAUNCHED in os.environ else _failed("; ".join([str(error), *notes]), 1)
-        return _failed(str(error), 2 if isinstance(error, InvalidInput) else 1)
+        notes = getattr(error, "__notes__", [])
+        if isinstance(error, PeerEnded) and LAUNCHED in os.environ:
+            return peer_ended(notes)
+        return _failed("; ".join([str(error), *notes]), 2 if isinstance(error, InvalidInput) else 1)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.exceptions.NoArgsIsHelpError as error:

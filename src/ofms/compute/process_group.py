@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,13 +23,18 @@ from ofms.compute.protocol import Tensors
 from ofms.compute.shards import Block, Node, children, joins, sum_nodes
 from ofms.compute.updates import Updates, add_updates
 from ofms.core.environment import seconds, whole_number
-from ofms.core.errors import InvalidInput, PeerEnded
+from ofms.core.errors import InvalidInput, PeerEnded, ProcessEnded, one_line
 from ofms.core.typing import AnyArray
 from ofms.storage.typed import from_json
 
 # Other processes may pre-train a dictionary meanwhile; that of a process which ends closes its connections at once.
 _LONGEST_WAIT = timedelta(days=7)
 _JOIN_SECONDS = 120.0
+# What gloo and nccl say of a process that ended, and of a connection that broke for any reason.
+_ENDED = re.compile(r"closed by peer|reset by peer|broken pipe", re.IGNORECASE)
+_BROKEN = re.compile(
+    r"timed out|timeout|no route|unreachable|connection refused|socket closed|remote process exited", re.IGNORECASE
+)
 _log = logging.getLogger(__name__)
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -147,8 +153,12 @@ def _connected() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        _log.debug("%s", error)
-        raise PeerEnded("another process of the run ended") from None
+        if _ENDED.search(str(error)):
+            _log.debug("%s", error)
+            raise PeerEnded("another process of the run ended") from None
+        if _BROKEN.search(str(error)):
+            raise ProcessEnded(f"the connection to another process of the run broke: {one_line(str(error))}") from None
+        raise
 
 
 def _length(layout: Layout) -> int:
