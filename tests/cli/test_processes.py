@@ -14,11 +14,13 @@ from typing import NoReturn
 
 import psutil
 import pytest
+import torch
 
 from ofms import simulate
 from ofms.cli import _main
 from ofms.compute.group import OneProcess
 from ofms.compute.process_group import _connected
+from ofms.models.dictionary import Dictionary
 from ofms.runs.result import Result
 from tests.ranked import WAIT_SECONDS, start
 
@@ -33,6 +35,18 @@ def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The processes that a command has started; the first one prints, the others to the null device."""
     found = psutil.Process(process.pid).children()
     return sorted(found, key=lambda rank: os.readlink(f"/proc/{rank.pid}/fd/1") == os.devnull)
+
+
+def with_another_bit(models: Path) -> Path:
+    """A copy of a dictionary, one of whose parameters differs in its last bit."""
+    dictionary, folder = Dictionary.read(models), models.with_name("others")
+    tensors = [dict(model.tensors) for model in dictionary.models]
+    name, parameter = next(iter(tensors[-1].items()))
+    changed = parameter.clone()
+    changed.view(-1)[0] = torch.nextafter(changed.view(-1)[0], torch.tensor(torch.inf))
+    tensors[-1][name] = changed
+    dictionary.with_tensors(tensors).write(folder)
+    return folder
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
@@ -113,18 +127,21 @@ def test_a_signal_to_the_command_stops_all_processes_after_an_exchange(forks: bo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("difference", ["configuration", "version", "data"])
-def test_a_process_that_differs_is_refused_before_the_first_round(difference: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("difference", ["configuration.seed", "version", "data", "dictionary"])
+def test_a_process_that_differs_is_refused_before_the_first_round(
+    difference: str, models: Path, tmp_path: Path
+) -> None:
     given = [*RUN, "--rounds", "60", "--out", str(tmp_path / "run")]
-    other = [*given, "--seed", "3"] if difference == "configuration" else given
+    first, other = [*given, "--models", str(models)], [*given, "--models", str(with_another_bit(models))]
+    if difference != "dictionary":
+        other = [*first, "--seed", "3"] if difference == "configuration.seed" else first
     changed = {
-        "configuration": "",
         "version": "import ofms.core.version as v; v.__version__ = '0.0.1'; ",
         "data": "import ofms.data.stream as s; s.Stream.fingerprint = lambda self: 'another'; ",
-    }[difference]
+    }.get(difference, "")
     port = str(_free_port())
     processes = []
-    for rank, arguments in enumerate((given, other)):
+    for rank, arguments in enumerate((first, other)):
         code = f"{changed if rank else ''}import sys; from ofms.__main__ import main; main()"
         variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         processes.append(
@@ -136,9 +153,10 @@ def test_a_process_that_differs_is_refused_before_the_first_round(difference: st
                 text=True,
             )
         )
-    (first, line), (second, nothing) = ended(processes)
-    assert (first, second) == (2, 2)
+    (status, line), (other_status, nothing) = ended(processes)
+    assert (status, other_status) == (2, 2)
     assert len(line.splitlines()) == 1
+    assert line.startswith(f"ofms: {difference} = ")
     assert "process 2 of 2 differs from the first one" in line
     assert nothing == ""
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
