@@ -3,6 +3,7 @@
     python benchmarks/scale.py
     python benchmarks/scale.py POLICY CLIENTS MODELS ROUNDS
     python benchmarks/scale.py --processes 2 [POLICY CLIENTS MODELS ROUNDS]
+    python benchmarks/scale.py --packing [MODELS]
 
 Twenty models of mixed costs for ten thousand, a hundred thousand and a million clients of mixed budgets, and a
 thousand models for ten thousand clients. OFMS-FT runs five rounds, of which the fastest counts; late hedging two, of
@@ -13,6 +14,9 @@ With `--processes`, each process owns a block of the clients with their state, a
 it with one thread; a round ends with the slowest. By default OFMS-FT is measured with a million and with ten million
 clients. Processes keep the memory that they free: a virtual machine may give memory that is free for seconds back to
 its host, and rounds of ten million clients take that long. So the first round takes memory, and others use it again.
+
+With `--packing`, it measures in processor time how long a device takes to partition models of different costs, ten
+thousand by default, when it joins, and how long to draw one set of them.
 """
 
 from __future__ import annotations
@@ -34,7 +38,9 @@ import numpy as np
 
 from ofms.core.draws import Draws
 from ofms.core.messages import Catalogue, Plan
+from ofms.core.packing.partition import partition_models
 from ofms.core.schedule import Schedule
+from ofms.core.selection import held_set
 from ofms.core.states import flatten
 from ofms.core.typing import AnyArray
 from ofms.drawing.tables import format_table
@@ -149,12 +155,26 @@ def measure_part(name: str, sizes: list[int], part: tuple[int, int]) -> dict[str
     return measure(name, clients, models, rounds, part)
 
 
+def measure_packing(models: int) -> int:
+    """Print the processor time of one device's partition, and of a drawn set."""
+    costs = np.random.default_rng(0).permutation(np.linspace(500_000, 1_500_000, models, dtype=np.int64))
+    began = time.process_time()
+    table = partition_models(costs, np.array([5 * int(costs.max())]))
+    packed = time.process_time()
+    held_set(table, table.kind, np.array([0]), np.array([1]))
+    drawn = time.process_time() - packed
+    print(f"{models:,} models of different costs: {packed - began:.1f} s to join, {drawn:.3f} s to draw a set")
+    return 0
+
+
 def _share(barrier: Barrier) -> None:
     global _begin
     _begin = barrier
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["--packing"]:
+        return measure_packing(int(sys.argv[2]) if len(sys.argv) > 2 else 10_000)
     if sys.argv[1:2] == ["--processes"]:
         count, given = int(sys.argv[2]), sys.argv[3:]
         if not given:
