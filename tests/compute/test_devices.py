@@ -1,7 +1,8 @@
 """Accelerators: tensors stay on them, losses come back in one transfer, results do not change between runs.
 
 The device `meta` has shapes, but no values: there, every operation is checked on any machine. PyTorch's fake tensors of
-CUDA would be nearer to it, but ended in segmentation faults in a build without CUDA, for a reason that is not known.
+CUDA would be nearer to it, but need a build for CUDA, also without a GPU: others have no code that makes a device of
+CUDA the current one, which moving tensors, indexing them and every backward pass begin with.
 """
 
 from __future__ import annotations
