@@ -1,11 +1,14 @@
 """Processes that share a run, against the worker threads of one process, as ratios measured in one run.
 
-    python benchmarks/distributed.py [mnist] [cifar10] [start] [reproduce-digits] [reproduce]
+    python benchmarks/distributed.py [mnist] [cifar10] [reduction] [start] [reproduce-digits] [reproduce]
 
 Full OFMS-FT rounds that fine-tune, at the paper's sizes with B = 5, on random data: one process with two worker
 threads, two processes with one thread each, and one process with one thread. Processor time, of all processes together,
-is less sensitive to other programs. The time in which processes reduce their updates is measured by itself, and from
-it follows what four machines would take.
+is less sensitive to other programs.
+
+A reduction is the sum of one exchange's updates, of all models by every shard, over two processes that are connected by
+gloo through the loopback interface; it is measured by itself, with random updates, and the median counts. `reduction`
+measures nothing else. From it, and from the rate of a network, follows what four machines of two processes would take.
 
 `start` is the time from the command to the end of the first round, and to the end, of a run of one round in four
 processes. `reproduce` is `ofms reproduce all --quick` with nothing trained or computed before, in two processes and in
@@ -24,52 +27,35 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import torch
 
-from networks import CIFAR10, MNIST, WINDOW, make_problem
-from ofms.compute.group import Group
+from networks import CIFAR10, MNIST, MODELS, WINDOW, make_problem
 from ofms.compute.process_group import join_group, leave_group
 from ofms.compute.shards import Block, shard_count
 from ofms.compute.threads import ThreadedCompute
 from ofms.data.folder import data_folder
 from ofms.drawing.tables import format_table
+from ofms.models.zoo import build_module
 from ofms.simulator.fused import FusedSimulation
 
 CASES = {"mnist": (MNIST, 1), "cifar10": (CIFAR10, 1)}
 # Megabytes per second between machines: 10 and 1 Gbit/s.
 NETWORKS = {"10 Gbit/s": 1250.0, "1 Gbit/s": 125.0}
+REDUCTIONS = 15
 MOST_START_SECONDS, LEAST_SPEED_UP = 10.0, 1.6
 WAYS = {"two processes": ["--processes", "2"], "one process": []}
-
-
-class Timed:
-    """A group that measures how long sums over processes take, with and without waiting for the others."""
-
-    def __init__(self, group: Group) -> None:
-        self.rank, self.size = group.rank, group.size
-        self.gather, self.share, self._group = group.gather, group.share, group
-        self.seconds: list[float] = []
-
-    def total(self, shards: Any, block: Block, like: torch.Tensor) -> Any:
-        if self.size > 1:
-            self.gather({})
-        began = time.perf_counter()
-        found = self._group.total(shards, block, like)
-        self.seconds.append(time.perf_counter() - began)
-        return found
 
 
 def work(name: str, workers: int) -> None:
     """In a process of its own: the median time of a round, and of a reduction."""
     case, rounds = CASES[name]
-    group = Timed(join_group())
+    group = join_group()
     problem = make_problem(case, WINDOW + 1 + rounds)
     count = shard_count(case.clients, None, images=True)
     block = Block.of(case.clients, count, group.rank, group.size)
@@ -85,23 +71,50 @@ def work(name: str, workers: int) -> None:
         processor.append(now - used)
         began, used = ended, now
     parts = group.gather({"processor": np.array(processor[-rounds:])})
-    values = sum(parameter.numel() for each in compute.networks.parameters for parameter in each.values())
     if group.rank == 0:
-        figures = {"round": statistics.median(seconds[-rounds:]), "megabytes": 4 * values / 1e6}
-        figures["processor"] = float(np.median(sum(part["processor"] for part in parts)))
-        print(json.dumps(figures | {"reduction": statistics.median(group.seconds[-rounds:])}))
+        processor_seconds = float(np.median(sum(part["processor"] for part in parts)))
+        print(json.dumps({"round": statistics.median(seconds[-rounds:]), "processor": processor_seconds}))
     if group.size > 1:
         leave_group()
 
 
-def measure(name: str, processes: int, workers: int) -> dict[str, float]:
+def reduce(name: str) -> None:
+    """In a process of its own: the median time of a reduction once all processes are ready, and the bytes of a sum."""
+    case, group = CASES[name][0], join_group()
+    count = shard_count(case.clients, None, images=True)
+    block = Block.of(case.clients, count, group.rank, group.size)
+    shapes = [
+        {parameter: tuple(tensor.shape) for parameter, tensor in build_module(*architecture).named_parameters()}
+        for architecture in case.architectures
+    ]
+    like, seconds = torch.empty(0), list[float]()
+    for _ in range(REDUCTIONS):
+        shards = {
+            shard: {
+                model: {each: torch.rand(shape) for each, shape in shapes[model % len(shapes)].items()}
+                for model in range(MODELS)
+            }
+            for shard in block.numbers
+        }
+        group.gather({})
+        began = time.perf_counter()
+        found = group.total(shards, block, like)
+        seconds.append(time.perf_counter() - began)
+    values = sum(tensor.numel() for update in found.values() for tensor in update.values())
+    if group.rank == 0:
+        print(json.dumps({"reduction": statistics.median(seconds), "megabytes": 4 * values / 1e6}))
+    leave_group()
+
+
+def measure(processes: int, *arguments: str) -> dict[str, float]:
+    """What the first of so many processes of this file prints."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     common = os.environ | {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = [
         subprocess.Popen(
-            [sys.executable, __file__, "--work", name, str(workers)],
+            [sys.executable, __file__, *arguments],
             env=common | {"RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"},
             stdout=subprocess.PIPE,
             text=True,
@@ -110,8 +123,19 @@ def measure(name: str, processes: int, workers: int) -> dict[str, float]:
     ]
     output = [process.communicate()[0] for process in started]
     figures: dict[str, float] = json.loads(output[0])
-    print(f"{name}, {processes} × {workers}: {figures}", file=sys.stderr, flush=True)
+    print(f"{shlex.join(arguments)}, {processes} processes: {figures}", file=sys.stderr, flush=True)
     return figures
+
+
+def seconds_of_four(round_seconds: float, reduced: Mapping[str, float], rate: float) -> float:
+    """A round in four machines of two processes, from that in one machine of two processes.
+
+    Each machine has a quarter of the clients. Eight processes add up in three levels of a tree, and share the sum in
+    three steps, each level and step as long as those of two processes. Over the network go two levels, and the sum over
+    three links, one after another.
+    """
+    clients = (round_seconds - reduced["reduction"]) / 4
+    return clients + 3 * reduced["reduction"] + (2 + 3) * reduced["megabytes"] / rate
 
 
 def start_seconds() -> tuple[float, float]:
@@ -149,6 +173,13 @@ def _processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def print_reductions() -> bool:
+    for name, (case, _) in CASES.items():
+        found = measure(2, "--reduce", name)
+        print(f"{case.name}: {found['megabytes']:.1f} MB in {1e3 * found['reduction']:.0f} ms over two processes")
+    return True
+
+
 def print_start() -> bool:
     first, end = start_seconds()
     print(f"a run of one round in four processes: {first:.1f} s to the end of the round, {end:.1f} s to the end")
@@ -170,7 +201,10 @@ def main(names: list[str]) -> int:
         if name in OTHERS:
             missed += [] if OTHERS[name]() else [name]
             continue
-        threads, ranks, one = (measure(name, *each) for each in ((1, 2), (2, 1), (1, 1)))
+        threads, ranks, one = (
+            measure(count, "--work", name, str(workers)) for count, workers in ((1, 2), (2, 1), (1, 1))
+        )
+        reduced = measure(2, "--reduce", name)
         rows.append(
             [
                 CASES[name][0].name,
@@ -181,18 +215,13 @@ def main(names: list[str]) -> int:
                 f"{one['round'] / ranks['round']:.2f}",
                 f"{one['round'] / threads['round']:.2f}",
                 f"{threads['processor'] / ranks['processor']:.2f}",
-                f"{1e3 * ranks['reduction']:.0f} ms",
+                f"{1e3 * reduced['reduction']:.0f} ms",
             ]
         )
         for network, rate in NETWORKS.items():
-            # Two levels of the tree and a broadcast over three links, one after another.
-            transfer = (2 + 3) * ranks["megabytes"] / rate
-            whole = ranks["round"] / 4 + transfer
-            print(
-                f"{CASES[name][0].name}, four machines of two processes, {network}, by calculation: {whole:.2f} s, ",
-                end="",
-            )
-            print(f"{ranks['round'] / whole:.1f} times as fast as one of them")
+            whole = seconds_of_four(ranks["round"], reduced, rate)
+            print(f"{CASES[name][0].name}, four machines of two processes, {network}, by calculation: ", end="")
+            print(f"{whole:.2f} s, {ranks['round'] / whole:.1f} times as fast as one of them")
     header = ["", "two threads", "two processes", "one thread", "processes/threads"]
     header += ["against one", "threads against one", "processor, threads/processes", "a reduction"]
     if rows:
@@ -203,6 +232,7 @@ def main(names: list[str]) -> int:
 
 
 OTHERS: dict[str, Callable[[], bool]] = {
+    "reduction": print_reductions,
     "start": print_start,
     "reproduce-digits": partial(print_reproduction, "--column", "digits"),
     "reproduce": print_reproduction,
@@ -211,5 +241,7 @@ OTHERS: dict[str, Callable[[], bool]] = {
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--work"]:
         work(sys.argv[2], int(sys.argv[3]))
+    elif sys.argv[1:2] == ["--reduce"]:
+        reduce(sys.argv[2])
     else:
         sys.exit(main(sys.argv[1:] or [*CASES, *OTHERS]))
