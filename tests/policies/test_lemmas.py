@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofms.core.typing import Floats
+from ofms.policies import pool_memory
 from tests.policies.hedging import (
     Loss,
     divergence,
@@ -169,6 +170,37 @@ def test_every_model_is_held_in_any_stride_times_models_rounds(seed: int, models
             held[int((step - 1 - last).argmax())] = True
         last[held] = step
         assert (step - last).max() < stride * models
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(3, 14), st.integers(2, 24), st.booleans(), st.booleans())
+def test_every_model_is_held_in_time_if_several_visit_at_once(
+    seed: int, models: int, exchanges: int, keep: bool, equal: bool
+) -> None:
+    """Section 12: v visitors if the largest model fits beside the v largest ones; d ≤ E, and one more at the start."""
+    random = np.random.default_rng(seed)
+    costs = np.ones(models, dtype=np.int64) if equal else random.integers(1, 4, size=models)
+    stride = max(1, exchanges // models)
+    visitors = -(-models * stride // exchanges)
+    delay = stride * -(-models // visitors)
+    assert delay <= exchanges
+    budget = int(costs.max() + np.sort(costs)[-visitors:].sum())
+    budgets, shape = np.array([budget] * 2), (2, models)
+    last, held = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
+    none, longest = held, 0
+    for step in range(4 * delay):
+        weights = random.normal(size=shape) * random.choice([0, 0.1, 1, 4])
+        weights = np.stack([softmax(each) for each in weights])
+        visits = step % stride == 0
+        away = pool_memory.longest_away(last, costs, budgets, step, visitors) if visits else none
+        uniform = random.random((2, budget // int(costs.max()) + 2))
+        held = pool_memory.choose(weights, away, held, costs, budgets, uniform, thin=True, keep=keep).held
+        last = np.where(held, np.int64(step), last)
+        late = int(visitors > 1)
+        longest = max(longest, int((step - last[last >= 0]).max()))
+        if step >= delay - 1 + late:
+            assert (last >= 0).all(), "all were held at the start"
+    assert longest < delay + (late if not keep else 0)
 
 
 @settings(max_examples=200)

@@ -16,6 +16,7 @@ from ofms.policies import late_adahedge, late_changes
 from ofms.policies.changes import Adapting, Change
 from ofms.policies.late_adahedge import Totals
 from ofms.policies.mean_losses import MeanLosses
+from tests.policies.late_events import Fleet, Member
 from tests.policies.late_hedge_runs import make_stream, runs
 from tests.problems import fleet_of, policy_of
 
@@ -64,6 +65,50 @@ def test_the_theorem_holds_on_every_path(seed: int, scale: float) -> None:
     for since, total in zip(arrival, own, strict=True):
         paid = math.log(sums.shape[1]) + sum(cost for step, cost in price if step >= since)
         assert sum(mixed[since:]) - total <= paid / eta + sum(gaps[since:]) + 1e-9
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([1, 4, 12]), st.booleans(), st.sampled_from([1, 3]))
+def test_with_late_losses_an_arrival_costs_as_much_as_the_rounds_that_are_open(
+    seed: int, delay: int, quiet: bool, members: int
+) -> None:
+    """On every path: models come and go while up to `delay` rounds are open; losses have a range of 1."""
+    random = np.random.default_rng(seed)
+    rounds, models = 50, int(random.integers(2, 6))
+    losses = random.uniform(-0.5, 0.5, size=(rounds, models + 6))
+    if quiet:
+        losses *= np.where(random.random((rounds, 1)) < 0.3, 1, 0.01)
+    delays = random.integers(0, delay, size=losses.shape)
+    members_of = np.array([1.0, 0.9, 0.75][:members])
+    fleet, new = Fleet(losses, delays, members_of, [Member(number) for number in range(models)]), models
+    for _ in range(rounds):
+        fleet.predict()
+        if random.random() < 0.12:
+            goes = len(fleet.models) > 2 and random.random() < 0.5
+            comes = new < losses.shape[1] and (not goes or random.random() < 0.5)
+            retired = fleet.models[int(random.integers(len(fleet.models)))].number if goes else None
+            fleet.change(retired, new if comes else None)
+            new += comes
+    fleet.finish()
+    assert len(fleet.final) == rounds
+    for model in fleet.models:
+        assert fleet.regret(model) <= fleet.bound(model) + model.open + 1e-6
+
+
+def test_with_late_losses_an_arrival_can_cost_nearly_as_much_as_the_rounds_that_are_open() -> None:
+    """The new model loses 1 more than others in each open round, and a little less later, when losses are prompt."""
+    delay, rounds = 20, 400
+    losses, delays = np.zeros((rounds, 4)), np.zeros((rounds, 4), dtype=np.int64)
+    losses[:40, 3], losses[40:, 3], delays[:40] = 1, -0.1, delay - 1
+    fleet = Fleet(losses, delays, np.ones(1), [Member(number) for number in range(3)])
+    for step in range(rounds):
+        if step == 40:
+            fleet.change(None, 3)
+        fleet.predict()
+    fleet.finish()
+    new = fleet.models[-1]
+    assert (new.first, new.open) == (40, delay)
+    assert 0.8 * delay <= fleet.regret(new) - fleet.bound(new) <= delay
 
 
 def test_late_hedging_gives_a_new_model_its_share_in_every_member() -> None:

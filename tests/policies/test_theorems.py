@@ -185,3 +185,29 @@ def test_the_best_of_fine_tuned_models_breaks_the_bound_against_a_fixed_one() ->
     assert bound.sharp < with_most_clusters < regret.value.mean() < bound.realised
     fixed = (regret.incurred[:, None] - regret.hindsight).mean(axis=0)
     assert fixed.max() < bound.sharp
+
+
+def test_with_one_good_model_the_regret_is_166_at_the_papers_rate_and_93_at_the_sharp_one() -> None:
+    """Twenty models, memory for two, 400 rounds: figures of docs/theory.md, section 2, and its bounds 226 and 155."""
+    clients, models = 40, 20
+    losses = np.ones((clients, models))
+    losses[:, 7] = 0
+    found = {}
+    for rate in ("tuned", "sharp"):
+        one = fleet_of([1] * models, [2] * clients, rounds=ROUNDS)
+        policy = policy_of("ofms-ft", one, learning_rate=rate, fine_tuning_rate=0)
+        half, everyone = policy.client, np.ones(clients, dtype=np.bool_)
+        state, regret = half.start(one.catalogue, one.budgets), np.zeros(clients)
+        for step in range(ROUNDS):
+            state, held = half.select(state, Draws(1, step).of(np.arange(clients)))
+            assert held is not None
+            grants = Grants(step, np.arange(clients), held, held, None, everyone, 1, one.catalogue.version)
+            state, plan = half.plan(state, grants)
+            regret += (policy.expected_weights(state, None) * losses).sum(axis=1)
+            state = half.learn(state, plan, Observations(losses, Recent.none(clients, models)))
+        found[rate] = float(regret.mean())
+    assert found["tuned"] == pytest.approx(166, abs=2)
+    assert found["sharp"] == pytest.approx(93, abs=2)
+    tuned = float(np.sqrt(np.log(models) / (19 * ROUNDS)))
+    assert np.log(models) / tuned + tuned * 19 * ROUNDS / 2 == pytest.approx(226, abs=0.6), "M = 19 in place of G"
+    assert policy.bound == pytest.approx([155] * clients, abs=0.6)

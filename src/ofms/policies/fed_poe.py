@@ -5,10 +5,12 @@ the two with weights a, b. It draws M stored models with replacement, by weights
 mixed with weights c, d. Weights decay as exp(-η loss), with the loss of a drawn model over 1 - (1 - p)^M. M is what the
 memory holds besides the local and the federated model.
 
-Choices: the paper starts both from one pre-trained model, and the server stores the federated one every n rounds. Here
-the server has K models: `model` is the federated one, a copy of `local_model` the local one, and the K - 2 others are
-the stored ones; there are no snapshots. M counts memory in the largest stored model, so that every draw fits. The loss
-of a mixture is its models' weighted mean loss, an upper bound by convexity. Parameters change once in an exchange.
+Choices: this is Fed-POE over a dictionary. The paper's stored models are snapshots of the federated one, taken every n
+rounds; here the server has K models: `model` is the federated one, a copy of `local_model` the local one, and the K - 2
+others are the stored ones; there are no snapshots. All parameters are fine-tuned, there the last layer alone, and
+regression is as classification, where theirs has three random-feature kernels and stores nothing. M counts memory in
+the largest stored model, so that every draw fits. The loss of a mixture is its models' weighted mean loss, an upper
+bound by convexity. Parameters change once in an exchange. docs/deviations.md lists all differences.
 
 References
 ----------

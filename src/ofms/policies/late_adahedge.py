@@ -75,7 +75,8 @@ class OpenRounds:
 class Hedge:
     """The totals over final rounds, the largest gaps so far, and the sums that hints are the means of.
 
-    `peaks` [N, J] and `member_peak` [N] are the largest sums of gaps so far, discounted: rates only fall.
+    `peaks` [N, J] and `member_peak` [N] are the largest sums of gaps so far, discounted in rounds with a label: rates
+    only fall.
     """
 
     totals: Totals
@@ -121,7 +122,7 @@ def advance(
     replay = _replay(hedge.totals, rounds, losses, counts, memories, place)
     hedge = replace(
         hedge,
-        peaks=np.maximum(memories * hedge.peaks, replay.gaps[-1].T),
+        peaks=np.maximum(_discounted(hedge, rounds.rates, counts, memories), replay.gaps[-1].T),
         member_peak=np.maximum(hedge.member_peak, replay.member_gaps[-1]),
     )
     if place is not None:
@@ -132,6 +133,22 @@ def advance(
             finished=hedge.finished + fresh.sum(axis=0),
         )
     return hedge, prefix.T, _weights(replay, hedge)
+
+
+def _discounted(hedge: Hedge, rates: Floats, counts: Flags, memories: Floats) -> Floats:
+    """[N, J] peaks before the next round: those since the last round with a label, discounted once.
+
+    A round without a label is none, so it discounts nothing: otherwise rates would rise while nothing is learnt. But a
+    label may still come, so the next peak is at least γ times those of all rounds since the last label.
+    """
+    if not len(counts) or counts[-1].all():
+        return memories * hedge.peaks
+    labelled = np.logical_or.accumulate(counts[::-1], axis=0)[::-1]
+    # Rounds with a label after them play no part.
+    since = np.concatenate([~labelled[1:], np.ones_like(labelled[:1])]).T
+    lowest = np.where(since[..., None], rates, np.inf).min(axis=1)
+    waited = np.where(labelled[0][:, None], memories * math.log(hedge.hint_sums.shape[1]) / lowest, hedge.peaks)
+    return np.where(counts[-1][:, None], memories * hedge.peaks, waited)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,8 @@
 """AdaHedge whose models come and go (docs/theory.md, section 14).
 
 A new model begins with the sum for which its share is one over the number of models, in each member: then the members'
-potentials do not change. The weight of a retired one goes to the others in proportion.
+potentials do not change at their latest rates, and do not fall at the higher ones of rounds that are open. The weight
+of a retired one goes to the others in proportion.
 """
 
 from __future__ import annotations
