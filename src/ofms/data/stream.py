@@ -100,6 +100,10 @@ class Stream:
         for name in self.names:
             if not isinstance(name, str) or not name.strip() or not name.isprintable():
                 raise InvalidInput("stream names", ascii(name), "give names of printable characters")
+            if name.strip() == "*":
+                raise InvalidInput(
+                    "stream names", name, "in budgets it stands for all other clients; rename the client"
+                )
         seen: set[str] = set()
         for name in self.names:
             if name.strip() in seen:
