@@ -146,8 +146,8 @@ def loaded_source_key(references: Iterable[str]) -> list[str]:
         places = [Path(place) for place in getattr(package, "__path__", ())]
         places += [Path(file)] if not places and (file := getattr(package, "__file__", None)) else []
         folders += [place.absolute().parent for place in places[:1]]
-    places = tuple(str(each) for each in folders if not _is_installed(each))
-    return source_key(references, Trust(folders=places), imported=True)
+    trusted = Trust(folders=tuple(str(each) for each in folders if not _is_installed(each)))
+    return source_key(references, trusted, imported=True)
 
 
 def _sources(module: str, folders: Iterable[str], held: Iterable[Path]) -> set[Path]:
@@ -299,7 +299,9 @@ def _import(module: str, field: str, reference: str) -> Any:
             where = "in the current folder, the experiment's folder, or the installed packages"
             raise InvalidInput(field, reference, f"there is no module {error.name} {where}") from None
         raise InvalidInput(field, reference, describe_failure(error)) from error
-    except (Exception, SystemExit) as error:  # A plug-in may raise anything.
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # A plug-in may raise anything.
         raise InvalidInput(field, reference, describe_failure(error)) from error
 
 
