@@ -216,7 +216,7 @@ def test_as_many_rounds_as_the_shortest_client_has_drop_nothing(source: TableSou
     with pytest.raises(InvalidInput, match=r"would drop 7 of 13 rows.* request at most 3 rounds, or allow"):
         table.read(4)
     table = write_rows(source, "c,a,y", [*["a,1,1"] * 10, "b,1,1"])
-    with pytest.raises(InvalidInput, match=r"request 1 round, or allow"):
+    with pytest.raises(InvalidInput, match=r"request at most 1 round, or allow"):
         table.read()
 
 

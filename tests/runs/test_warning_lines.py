@@ -80,7 +80,10 @@ def test_a_horizon_within_the_first_exchange(tmp_path: Path) -> None:
     result = run(tmp_path / "run", fine_tuning_rate=0, interval=20)
     shown_everywhere(result, "interval = 20, but the run has 20 rounds: clients choose once")
     assert run(fine_tuning_rate=0, interval=19).figures["warnings"] == []
-    assert run(fine_tuning_rate=0, interval=19, rounds=1).figures["warnings"] == []
+    once = run(fine_tuning_rate=0, interval=19, rounds=1)
+    assert once.figures["warnings"] == []
+    assert "6 clients × 1 round, seed" in repr(once)
+    assert ", 6 clients, 1 round, seed" in str(once)
 
 
 @pytest.mark.parametrize("loopback", [False, True])

@@ -15,6 +15,7 @@ from ofms.core.events import Event
 from ofms.data.stream import Stream
 from ofms.report.page import headline
 from ofms.runs.cell_file import write_cell
+from ofms.runs.events import clients_of
 from ofms.runs.result import load
 from ofms.simulator.api import simulate
 from ofms.simulator.exchange import Exchange
@@ -256,6 +257,16 @@ def test_a_cell_of_a_run_with_events_keeps_its_means(tmp_path: Path) -> None:
     assert cell.took_part.tolist() == [False, False, False, True, True, True]
     assert cell.mean == cell.figures["mean"] == pytest.approx(result.mean, rel=1e-6)
     assert cell.figures["regret"] == pytest.approx(result.figures["regret"], rel=1e-6)
+
+
+@pytest.mark.parametrize("given", [["1-2"], [1], ["0"], ["1", "2-3"]])
+def test_numbers_of_clients_that_are_named_by_other_numbers_are_refused(given: list[int | str]) -> None:
+    """A range would be of positions, and a name beside it of another client."""
+    with pytest.raises(InvalidInput, match=r'leave = .*: clients are named by other numbers here; .*, such as "1"'):
+        clients_of("leave", given, ["1", "2", "3", "4"], 4)
+    assert clients_of("leave", ["1", "3"], ["1", "2", "3", "4"], 4) == (0, 2)
+    assert clients_of("leave", ["1-2"], ["1", "1-2"], 2) == (1,)
+    assert clients_of("leave", ["1-2", 0, "0"], ["0", "1", "2"], 3) == (1, 2, 0)
 
 
 def test_drift_swaps_the_samples_of_clients_from_an_event_on() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from ofms.core.declared import Doc, Range, Values
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Integers
+from ofms.core.words import counted
 from ofms.data.drift import Drift, drifting
 from ofms.data.folder import md5_of
 from ofms.data.stream import Stream, Task
@@ -192,8 +193,8 @@ class TableSource:
         most = _MOST_DROPPED if self.most_dropped is None else self.most_dropped
         if dropped > most * total:
             share = math.ceil(100 * dropped / total) / 100
-            fewer = "1 round" if lengths[shortest] == 1 else f"at most {lengths[shortest]} rounds"
-            remedy = f"remove or complete clients, request {fewer}, or allow it with most_dropped = {share}"
+            fewer = counted(lengths[shortest], "round")
+            remedy = f"remove or complete clients, request at most {fewer}, or allow it with most_dropped = {share}"
             raise InvalidInput("stream.file", self.file, f"it would drop {found}; {remedy}")
         return f"the stream drops {found}"
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ofms.core.errors import InvalidInput
+from ofms.core.words import counted
 from ofms.drawing.tables import Table
 from ofms.report import charts
 from ofms.report.heatmaps import shares_chart, weights_chart
@@ -85,7 +86,8 @@ def render(runs: Sequence[Result], tables: Sequence[Table] = (), warnings: Seque
     template = environment.from_string(resources.files("ofms.report").joinpath("report.html.j2").read_text("utf-8"))
     first = runs[0].config
     one = len(runs) == 1
-    subtitle = f"{first.experiment}: {first.clients} clients, {first.rounds} rounds" if one else f"{len(runs)} runs"
+    size = f"{counted(first.clients, 'client')}, {counted(first.rounds, 'round')}"
+    subtitle = f"{first.experiment}: {size}" if one else f"{len(runs)} runs"
     return template.render(
         style=resources.files("ofms.drawing").joinpath("page.css").read_text("utf-8"),
         title=f"{first.policy} on {first.experiment}" if one else "Runs side by side",

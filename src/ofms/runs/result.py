@@ -12,6 +12,7 @@ import msgspec
 
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Flags, Floats
+from ofms.core.words import counted
 from ofms.drawing.charts import Curve, curves_figure
 from ofms.plugins import NO_TRUST, Trust, trust_of
 from ofms.runs.config import RunConfig
@@ -223,13 +224,14 @@ class Result:
 
     def __repr__(self) -> str:
         config, score = self.config, format_score(self.score, self.metric)
-        size = f"{config.clients} clients × {config.rounds} rounds, seed {config.seed}"
+        size = f"{counted(config.clients, 'client')} × {counted(config.rounds, 'round')}, seed {config.seed}"
         return f"Result({config.title}, {config.policy}, {size}: {self.metric} {score})"
 
     def __str__(self) -> str:
         """The experiment and the table."""
         config = self.config
-        size = f"{config.experiment}, {config.clients} clients, {config.rounds} rounds, seed {config.seed}"
+        clients, rounds = counted(config.clients, "client"), counted(config.rounds, "round")
+        size = f"{config.experiment}, {clients}, {rounds}, seed {config.seed}"
         return f"{size}, {self.figures['seconds']:.1f} s\n{self.table()}"
 
     def _repr_html_(self) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ofms.core.typing import AnyArray
+from ofms.core.words import counted
 from ofms.policies.local_updates import LocalUpdate
 from ofms.runs.figures import took_part
 
@@ -51,9 +52,9 @@ def run_warnings(
             "about the models: scale the targets, or choose another loss_bound"
         )
     if local is not None and local.rate > 0 and local.warm_up >= rounds:
-        length = "1 round" if rounds == 1 else f"{rounds} rounds"
         lines.append(
-            f"warm_up = {local.warm_up}, but the run has {length}: nothing is fine-tuned; lower it, or run longer"
+            f"warm_up = {local.warm_up}, but the run has {counted(rounds, 'round')}: nothing is fine-tuned; "
+            "lower it, or run longer"
         )
     if 1 < rounds <= interval:
         lines.append(
