@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import sys
 
-from ofms.runs.interrupt import end_on_signals
+try:
+    _current = os.getcwd()
+except OSError:  # It was removed, which the command line rejects.
+    _current = ""
+# Before any other import: the current folder is searched last, so that no file in it replaces a module.
+sys.path[:] = [folder for folder in sys.path if folder not in ("", _current)] + [""]
+
+from ofms.runs.interrupt import end_on_signals  # noqa: E402
 
 
 def main() -> None:
-    """Import and run the command line, with the current folder searched last: no file in it replaces a module."""
+    """Import and run the command line."""
     end_on_signals()
-    try:
-        current = os.getcwd()
-    except OSError:  # It was removed, which the command line rejects.
-        current = ""
-    sys.path[:] = [folder for folder in sys.path if folder not in ("", current)] + [""]
     from ofms.cli import main as run
 
     run()

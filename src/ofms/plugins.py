@@ -12,12 +12,14 @@ import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 from ofms.core.errors import InvalidInput
@@ -25,6 +27,10 @@ from ofms.core.failures import describe_failure
 
 SYNTAX = "package.module:name"
 _REFERENCE = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
+_IMPORTERS = ("import_module", "__import__")
+_NOT_FOLLOWED = frozenset({"ofms", "__main__", *sys.stdlib_module_names})
+# What `_held_files` found when a module was imported, by its name.
+_held: dict[str, frozenset[Path]] = {}
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,9 @@ def _folder_of(package: str) -> str | None:
 
 
 def _is_installed(folder: Path) -> bool:
-    """Whether it is a folder of Python itself or of installed packages."""
+    """Whether it is a folder of Python itself or of installed packages, or inside of one of the latter."""
+    if {"site-packages", "dist-packages"} & {*folder.parts}:
+        return True
     return str(folder) in {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")}
 
 
@@ -109,15 +117,22 @@ def module_of(reference: str) -> str:
     return reference.partition(":")[0]
 
 
-def source_key(references: Iterable[str], trusted: Trust) -> list[str]:
-    """SHA-256 of the source of each reference among some names: of its module and of what that imports beside it.
+def source_key(references: Iterable[str], trusted: Trust, *, imported: bool = False) -> list[str]:
+    """SHA-256 of the source of each reference among some names: of its module, and of what that imports.
 
-    Other names, such as those of built-in policies, have none. Nothing is imported.
+    Installed packages do not count, except the module's own. Other names, such as those of built-in policies, have
+    none. Nothing is imported.
+
+    Parameters
+    ----------
+    imported
+        Whether the modules have been imported by `load_object`. Then those that they imported by computed names count,
+        if they have an object of them.
     """
     keys = []
     for module in sorted({module_of(reference) for reference in references if is_reference(reference)}):
         digest = hashlib.sha256()
-        for path in sorted(_sources(module, trusted.folders)):
+        for path in sorted(_sources(module, trusted.folders, _held.get(module, ()) if imported else ())):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
         keys.append(f"{module} {digest.hexdigest()[:16]}")
     return keys
@@ -131,27 +146,29 @@ def loaded_source_key(references: Iterable[str]) -> list[str]:
         places = [Path(place) for place in getattr(package, "__path__", ())]
         places += [Path(file)] if not places and (file := getattr(package, "__file__", None)) else []
         folders += [place.absolute().parent for place in places[:1]]
-    return source_key(references, Trust(folders=tuple(str(each) for each in folders if not _is_installed(each))))
+    trusted = Trust(folders=tuple(str(each) for each in folders if not _is_installed(each)))
+    return source_key(references, trusted, imported=True)
 
 
-def _sources(module: str, folders: Iterable[str]) -> set[Path]:
-    """The files of a module, of its packages, and of the modules that they import from the same folder.
+def _sources(module: str, folders: Iterable[str], held: Iterable[Path]) -> set[Path]:
+    """The files of a module, of its packages, and of the modules that they import, except installed ones.
 
-    Of an installed package, only its own modules count.
+    Of an installed package, its own modules count. `held` are further files to begin with.
     """
     package = module.partition(".")[0]
-    spec = PathFinder.find_spec(package, [*folders]) or PathFinder.find_spec(package)
-    if spec is None:
-        return set()
-    # A folder without `__init__.py` is a package too, and has no origin.
-    places = [Path(place) for place in spec.submodule_search_locations or ()] or [Path(str(spec.origin))]
-    root = places[0].absolute().parent
-    own = package if _folder_of(package) is None and str(root) not in folders else None
-    found: set[Path] = set()
-    waiting = [module]
+    places = [*folders]
+    places += [str(root)] if (root := _root(package, places)) is not None else []
+    roots: dict[str, Path | None] = {}
+    found = {*held}
+    waiting = [module, *(name for path in held for name in _imports(path, ""))]
     while waiting:
         parts = waiting.pop().split(".")
-        if own is not None and parts[0] != own:
+        if parts[0] not in roots:
+            own = parts[0] == package
+            roots[parts[0]] = _root(parts[0], places) if own or parts[0] not in _NOT_FOLLOWED else None
+            if not own and (there := roots[parts[0]]) is not None and _is_installed(there):
+                roots[parts[0]] = None
+        if (root := roots[parts[0]]) is None:
             continue
         for length in range(1, len(parts) + 1):
             base = root.joinpath(*parts[:length])
@@ -163,21 +180,69 @@ def _sources(module: str, folders: Iterable[str]) -> set[Path]:
     return found
 
 
+def _root(package: str, folders: Sequence[str]) -> Path | None:
+    """The folder that has a top-level package or module, looked for in `folders` first; None if there is none."""
+    spec = PathFinder.find_spec(package, folders) or PathFinder.find_spec(package)
+    if spec is None:
+        # Packages that are installed from where they are edited have finders of their own.
+        with suppress(ImportError, ValueError):
+            spec = find_spec(package)
+    if spec is None:
+        return None
+    # A folder without `__init__.py` is a package too, and has no origin.
+    places = [Path(place) for place in spec.submodule_search_locations or ()] or [Path(str(spec.origin))]
+    return places[0].absolute().parent
+
+
 def _imports(path: Path, package: str) -> list[str]:
-    """The modules that a file of a package may import; none if it cannot be parsed."""
+    """The modules that a file of a package may import, also by a call with their name; none if it cannot be parsed."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return []
     names = []
+
+    def add(module: str, level: int, inside: Iterable[str] = ()) -> None:
+        parts = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+        base = ".".join([*parts, *([module] if module else [])])
+        names.extend([f"{base}.{name}" if base else name for name in inside] or [base])
+
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [each.name for each in node.names]
         elif isinstance(node, ast.ImportFrom):
-            parts = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*parts, *([node.module] if node.module else [])])
-            names += [f"{base}.{each.name}" if base else each.name for each in node.names]
+            add(node.module or "", node.level, [each.name for each in node.names])
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in _IMPORTERS:
+            name = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+            if isinstance(name, str):
+                add(name.lstrip("."), len(name) - len(name.lstrip(".")))
     return names
+
+
+def _held_files(module: ModuleType) -> frozenset[Path]:
+    """The files of modules that are not installed and of which a module has objects; what these have counts too.
+
+    A module that is imported by a computed name, or from a file, cannot be found in the source of the one that does.
+    """
+    found: set[Path] = set()
+    waiting = [module]
+    while waiting:
+        for value in list(vars(waiting.pop()).values()):
+            if isinstance(value, ModuleType):
+                other: ModuleType | None = value
+            elif isinstance(value, type | FunctionType):
+                other = sys.modules.get(value.__module__)
+            else:
+                other = sys.modules.get(type(value).__module__)
+            path = getattr(other, "__file__", None)
+            if other is None or not isinstance(path, str) or not path.endswith(".py"):
+                continue
+            if other.__name__.partition(".")[0] in _NOT_FOLLOWED or _is_installed(Path(path).absolute().parent):
+                continue
+            if Path(path).absolute() not in found:
+                found.add(Path(path).absolute())
+                waiting.append(other)
+    return frozenset(found)
 
 
 def load_object(reference: str, *, field: str, trusted: Trust) -> Any:
@@ -223,14 +288,20 @@ def _untrusted(field: str, reference: str, module: str) -> InvalidInput:
 
 
 def _import(module: str, field: str, reference: str) -> Any:
+    known = module in sys.modules and module in _held
     try:
-        return import_module(module)
+        found = import_module(module)
+        if not known:
+            _held[module] = _held_files(found)
+        return found
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             where = "in the current folder, the experiment's folder, or the installed packages"
             raise InvalidInput(field, reference, f"there is no module {error.name} {where}") from None
         raise InvalidInput(field, reference, describe_failure(error)) from error
-    except (Exception, SystemExit) as error:  # A plug-in may raise anything.
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # A plug-in may raise anything.
         raise InvalidInput(field, reference, describe_failure(error)) from error
 
 

@@ -96,6 +96,7 @@ BAD_ARGUMENTS = {
     "unknown policy": (("--policy", "oracle"), "policy = oracle: use one of late-hedge"),
     "unknown preset": (("--preset", "fancy"), "preset = fancy"),
     "unknown setting": (("--set", "colour=1"), "set = colour"),
+    "a number of more than 64 bits": (("--set", f"clients={10**20}"), "clients × rounds = "),
     "not an assignment": (("--set", "window"), "is not KEY=VALUE"),
     "zero clients": (("--clients", "0"), "clients = 0: give a number of at least 1"),
     "zero rounds": (("--rounds", "0"), "rounds = 0: give a number of at least 1"),

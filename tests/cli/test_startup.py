@@ -28,6 +28,16 @@ def test_help_and_version_import_neither_torch_nor_numpy() -> None:
     assert ended.stdout.strip() == "False False"
 
 
+@pytest.mark.parametrize("name", ["signal", "threading", "time", "typing", "re", "click", "numpy", "json", "logging"])
+def test_a_file_of_the_current_folder_replaces_no_module(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('replaced')\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "ofms", "list"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "late-hedge" in ended.stdout
+
+
 def test_a_current_folder_that_was_removed(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -168,6 +168,64 @@ def test_a_policy_that_ends_the_program(
     assert "continue with: ofms run --resume" in line
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("next(iter([]))", "StopIteration"),
+        ("raise BaseException('odd')", "BaseException: odd"),
+        ("raise GeneratorExit", "GeneratorExit"),
+    ],
+)
+@pytest.mark.parametrize("part", ["learn", "build", "select"])
+def test_a_policy_that_fails_in_an_unusual_way(
+    part: str, code: str, reason: str, experiment: Path, write_module: Writer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = policy_source(**{part: code})
+    write_module("own_policy", source)
+    status = run("run", experiment, "--policy", "own_policy:algorithm", "--out", experiment.parent / "run")
+    line = one_line(capsys)
+    assert status == 1
+    assert f"own_policy.py, line {line_of(source, code)}: {reason}; " in line
+    write_module("own_policy", f"{code}\n")
+    assert run("run", experiment, "--policy", "own_policy:algorithm", "--out", experiment.parent / "run") == 2
+    assert f"own_policy.py, line 1: {reason}" in one_line(capsys)
+
+
+@pytest.mark.parametrize("returned", ["None", "'all'", "np.zeros(3)", "np.ones((1, 4)) / 4", "object()"])
+@pytest.mark.parametrize("loopback", [[], ["--loopback"]])
+def test_a_rule_that_returns_something_else_is_named(
+    returned: str, loopback: list[str], experiment: Path, write_module: Writer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It fails in code that policies share, and is no error of that."""
+    rule = f"class Own(Exp3):\n    def probabilities(self, losses, subset): return {returned}\n\n"
+    source = "import numpy as np\n" + policy_source().replace(" Client(Exp3(", " Exp3Client(Own(")
+    write_module("own_policy", source.replace("def build", rule + "def build"))
+    command: list[str | Path] = ["run", experiment, "--policy", "own_policy:algorithm", *loopback]
+    status = run(*command, "--out", experiment.parent / "run")
+    line = one_line(capsys)
+    assert status == 2
+    assert line.startswith("ofms: policy = own_policy:algorithm: ")
+    assert "internal error" not in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("complex", "its setting epsilon is a complex; use int, float, str, bool, Literal, or a list of them"),
+        ("float | bytes", "its setting epsilon is a bytes"),
+        ("list[complex]", "its setting epsilon is a complex"),
+        ("'flaot'", "the types of its settings cannot be read (name 'flaot' is not defined)"),
+    ],
+)
+def test_a_setting_of_a_type_that_no_file_has_is_refused(
+    kind: str, message: str, experiment: Path, write_module: Writer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_module("own_policy", policy_source().replace("epsilon: float", f"epsilon: {kind}"))
+    assert run("run", experiment, "--policy", "own_policy:algorithm", "--out", experiment.parent / "run") == 2
+    line = one_line(capsys)
+    assert f"policy = own_policy:algorithm: {message}" in line
+
+
 def test_a_traceback_on_demand(
     experiment: Path, write_module: Writer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

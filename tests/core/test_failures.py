@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,19 @@ def test_errors_without_frames_or_text() -> None:
     assert describe_failure(ValueError()) == "ValueError"
     assert describe_failure(KeyError("a")) == "KeyError: 'a'"
     assert describe_failure(ValueError("two\n  lines")) == "ValueError: two lines"
+
+
+def test_an_iterator_that_ended_is_found_behind_the_generator_that_it_left(tmp_path: Path) -> None:
+    """Python raises another error in its place, without the line of the first."""
+    own: dict[str, Any] = {}
+    exec(compile("def choose():\n    return next(iter([]))", str(tmp_path / "own.py"), "exec"), own)
+
+    def exchanges() -> Iterator[object]:
+        yield own["choose"]()
+
+    error = failure(lambda: next(exchanges()))
+    assert isinstance(error, RuntimeError)
+    assert describe_failure(error) == f"{tmp_path / 'own.py'}, line 2: StopIteration"
 
 
 def test_long_texts_are_cut_at_300_characters() -> None:

@@ -144,6 +144,104 @@ def test_broken_files_are_refused(source: TableSource, tmp_path: Path) -> None:
         replace(source, file=str(path.with_suffix(".txt"))).read()
 
 
+def write_rows(source: TableSource, header: str, rows: list[str]) -> TableSource:
+    Path(source.file).write_text("\n".join([header, *rows]) + "\n")
+    return replace(source, client="c", target="y", features=None, task="regression")
+
+
+def test_rows_that_are_longer_than_the_header_are_refused(source: TableSource) -> None:
+    """They would be read with every value in the column before its own."""
+    table = write_rows(source, "c,a,b,d,y", ["7,1,0.2,0.3,0.4,0.9", "7,2,0.2,0.3,0.4,0.9"])
+    with pytest.raises(InvalidInput, match=r"line 2 has 6 fields, and the header 5; remove the fields, or name them"):
+        table.read()
+    table = write_rows(source, '"c","a\nb",y', ["7,1,3,", "8,2,3,"])
+    with pytest.raises(InvalidInput, match="line 3 has 4 fields, and the header 3"):
+        table.read()
+    table = write_rows(source, "c,a,y", ["7,1,3", "8,2,3,4"])
+    with pytest.raises(InvalidInput, match="line 3 has 4 fields, and the header 3"):
+        table.read()
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["10", "9", "-1"], ("-1", "9", "10")),
+        (["011", "000", "2"], ("000", "2", "011")),
+        (["1", "001", "1.0"], ("001", "1", "1.0")),
+        (["NA", "None", "nan"], ("NA", "None", "nan")),
+        (["10", "9", "pump"], ("10", "9", "pump")),
+        (["true", "False", "1"], ("1", "False", "true")),
+        (["1e3", "1000", '"a,b"'], ("1000", "1e3", "a,b")),
+    ],
+)
+def test_clients_of_a_table_have_their_names_as_written(
+    source: TableSource, given: list[str], names: tuple[str, ...]
+) -> None:
+    """Numbers are in numerical order."""
+    table = write_rows(source, "c,a,y", [f"{name},{place},1" for place, name in enumerate(given)])
+    stream = table.read()
+    assert stream.names == names
+    written = [name.strip('"') for name in given]
+    assert stream.x[:, 0, 0].tolist() == [written.index(name) for name in names], "each has its own rows"
+
+
+def test_a_client_that_stands_for_all_others_is_refused(source: TableSource) -> None:
+    with pytest.raises(InvalidInput, match=r"stream names = \*: in budgets it stands for all other clients"):
+        write_rows(source, "c,a,y", ["*,1,1", "pump,1,1"]).read()
+
+
+def test_the_column_of_clients_may_be_an_input_too(source: TableSource) -> None:
+    stream = replace(write_rows(source, "c,a,y", ["01,3,1", "10,4,1"]), features=("c", "a")).read()
+    assert stream.names == ("01", "10")
+    assert stream.x.tolist() == [[[1, 3]], [[10, 4]]]
+
+
+def test_sites_are_in_the_order_of_the_clients(source: TableSource) -> None:
+    rows = [f"{name},{place},{name},{step}" for step in range(4) for name, place in (("10", "01"), ("9", "1"))]
+    table = replace(write_rows(source, "c,place,a,y", rows), site="place", features=("a",))
+    stream = table.read_drifting(clients=2, rounds=4, seed=0, drift="switch")
+    assert stream.names == ("9", "10")
+    assert stream.x[:, 0, 0].tolist() == [9, 10]
+    assert [set(values) for values in stream.x[..., 0].tolist()] == [{9, 10}, {9, 10}]
+    with pytest.raises(InvalidInput, match="client 9 has 2 sites"):
+        replace(write_rows(source, "c,place,a,y", [*rows, "9,2,9,1"]), site="place", features=("a",)).read_drifting(
+            clients=2, rounds=4, seed=0, drift="switch"
+        )
+
+
+def test_as_many_rounds_as_the_shortest_client_has_drop_nothing(source: TableSource) -> None:
+    table = write_rows(source, "c,a,y", [*["a,1,1"] * 10, *["b,1,1"] * 3])
+    for rounds in (2, 3):
+        assert table.read(rounds).warnings == ()
+    with pytest.raises(InvalidInput, match=r"would drop 7 of 13 rows.* request at most 3 rounds, or allow"):
+        table.read(4)
+    table = write_rows(source, "c,a,y", [*["a,1,1"] * 10, "b,1,1"])
+    with pytest.raises(InvalidInput, match=r"request at most 1 round, or allow"):
+        table.read()
+
+
+def test_booleans_and_optional_numbers_become_numbers(source: TableSource, tmp_path: Path) -> None:
+    table = write_rows(source, "c,a,b,y", ["p,True,0.5,1", "q,False,1.5,2"])
+    assert table.read().x.tolist() == [[[1, 0.5]], [[0, 1.5]]]
+    pytest.importorskip("pyarrow")
+    columns = {
+        "c": ["p", "q"],
+        "a": pandas.array([3, 4], dtype="Int64"),
+        "b": pandas.array([True, False], dtype="boolean"),
+        "d": [0.5, 1.5],
+        "y": pandas.array([1, 0], dtype="Int8"),
+    }
+    pandas.DataFrame(columns).to_parquet(tmp_path / "data.parquet")
+    for task in ("regression", "classification"):
+        stream = replace(table, file=str(tmp_path / "data.parquet"), task=task).read()
+        assert stream.x.tolist() == [[[3, 1, 0.5]], [[4, 0, 1.5]]]
+        assert stream.y.tolist() == [[1], [0]]
+    columns["a"] = pandas.array([3, None], dtype="Int64")
+    pandas.DataFrame(columns).to_parquet(tmp_path / "data.parquet")
+    with pytest.raises(InvalidInput, match="column a = missing: row 2 has no value"):
+        replace(table, file=str(tmp_path / "data.parquet")).read()
+
+
 def test_other_content_has_another_fingerprint(source: TableSource) -> None:
     before = source.fingerprint()
     Path(source.file).write_text(Path(source.file).read_text().replace("3.0", "3.5"))

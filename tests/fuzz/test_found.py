@@ -66,7 +66,7 @@ def test_clients_with_the_same_name_as_text_are_not_merged(tmp_path: Path) -> No
     table = pandas.DataFrame({"name": ["1", "1", 1, 1], "a": [0.0] * 4, "y": [0.0] * 4})
     source = TableSource("stream.parquet", "regression", target="y", client="name")
     with pytest.raises(InvalidInput, match="two clients have this name"):
-        source._groups(table)
+        source._groups(table, table)
 
 
 def test_classes_beyond_whole_numbers_are_refused(tmp_path: Path) -> None:

@@ -97,6 +97,41 @@ def test_an_edited_policy_has_another_key(
     assert len(set(keys)) == 3
 
 
+@pytest.mark.parametrize(
+    "importing",
+    [
+        "from helper_elsewhere import SHARE",
+        "import importlib\nSHARE = importlib.import_module('helper_elsewhere').SHARE",
+        "def later():\n    from helper_elsewhere import SHARE",
+        "import importlib\nother = importlib.import_module('_'.join(['helper', 'elsewhere']))",
+        "import importlib\nmean = importlib.import_module('_'.join(['helper', 'elsewhere'])).mean",
+        "from importlib.util import module_from_spec, spec_from_file_location\n"
+        "spec = spec_from_file_location('helper', FILE)\nhelper = module_from_spec(spec)\n"
+        "spec.loader.exec_module(helper)",
+    ],
+)
+def test_a_policy_whose_helper_elsewhere_is_edited_has_another_key(
+    importing: str, write_module: Callable[[str, str], Trust], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper in another folder of Python's path, which imports one of its own."""
+    monkeypatch.setattr(CellStore, "dictionary", lambda self, experiment: (None, "revision"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    file = tmp_path / "elsewhere" / "helper_elsewhere.py"
+    trust = write_module("edited_policy", f"{POLICY}\nFILE = {str(file)!r}\n{importing}\n")
+
+    def key(share: float, deeper: int) -> str:
+        file.write_text(f"import helper_deeper\nSHARE = {share}\ndef mean(): return {share}\n")
+        (file.parent / "helper_deeper.py").write_text(f"DEPTH = {deeper}\n")
+        for name in ("edited_policy", "helper_elsewhere", "helper_deeper"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        store = CellStore(tmp_path / "cells", run=False, progress=False, trust=trust)
+        return store.run_folder(Cell("digits", "edited_policy:algorithm")).name
+
+    assert key(0.1, 1) == key(0.1, 1)
+    assert len({key(0.1, 1), key(0.2, 1), key(0.2, 2)}) == 3
+
+
 def test_an_edited_policy_of_an_event_has_another_key(
     write_module: Callable[[str, str], Trust], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import ofms
 from ofms.cli import _main
 from ofms.report.page import write_report
 from ofms.runs.interrupt import RunInterrupted
+from ofms.runs.warning_lines import run_warnings
 from tests.problems import regression_problem
 from tests.stopping import stop_after
 
@@ -79,7 +80,10 @@ def test_a_horizon_within_the_first_exchange(tmp_path: Path) -> None:
     result = run(tmp_path / "run", fine_tuning_rate=0, interval=20)
     shown_everywhere(result, "interval = 20, but the run has 20 rounds: clients choose once")
     assert run(fine_tuning_rate=0, interval=19).figures["warnings"] == []
-    assert run(fine_tuning_rate=0, interval=19, rounds=1).figures["warnings"] == []
+    once = run(fine_tuning_rate=0, interval=19, rounds=1)
+    assert once.figures["warnings"] == []
+    assert "6 clients × 1 round, seed" in repr(once)
+    assert ", 6 clients, 1 round, seed" in str(once)
 
 
 @pytest.mark.parametrize("loopback", [False, True])
@@ -95,6 +99,17 @@ def test_fine_tuning_that_makes_predictions_worse(loopback: bool, tmp_path: Path
     gain = run(fine_tuning_rate=0.01, **given)
     assert gain.figures["mean"] < gain.figures["frozen"]
     assert gain.figures["warnings"] == []
+
+
+def test_one_client_cannot_tell_a_loss_by_fine_tuning_from_noise() -> None:
+    given: dict[str, Any] = {"metric": "mse", "rounds": 20, "loss_bound": "raw", "local": None, "saturated": 0.0}
+    frozen, worse = np.array([0.5, 0.5]), np.array([0.5 + 4.6e-5, 0.5 + 4.7e-5])
+    one: dict[str, Any] = {"score": worse[:1], "frozen_score": frozen[:1]}
+    assert run_warnings(clients=one, **given) == []
+    assert len(run_warnings(clients={"score": worse, "frozen_score": frozen}, **given)) == 1
+    # Of two clients, the other was never in the fleet.
+    away = {"score": np.array([worse[0], np.nan]), "frozen_score": frozen, "rounds": np.array([20, 0])}
+    assert run_warnings(clients=away, **given) == []
 
 
 def test_regrets_of_different_losses_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,10 @@ import torch
 from ofms.core.errors import InvalidInput
 from ofms.core.events import Event
 from ofms.data.stream import Stream
+from ofms.report.page import headline
+from ofms.runs.cell_file import write_cell
+from ofms.runs.events import clients_of
+from ofms.runs.result import load
 from ofms.simulator.api import simulate
 from ofms.simulator.exchange import Exchange
 from ofms.simulator.phases import Phases, phases_of
@@ -207,6 +211,62 @@ def test_a_model_is_compared_on_the_rounds_in_which_it_and_the_client_are_there(
     assert result.figures["events"][0] == "exchange 3: client 5 joins; model net5 is added"
     assert "rounds in which both were in the fleet" in str(result)
     assert result.bound is None
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "never"),
+    [
+        ("ofms-ft", [{"exchange": 0, "leave": ["0-2"]}], [0, 1, 2]),
+        ("late-hedge", [{"exchange": 3, "join": [4]}, {"exchange": 9, "leave": [4, 1]}], []),
+        ("late-hedge", [{"exchange": 0, "leave": [4]}, {"exchange": 4, "join": [0], "add": ["net3"]}], [4]),
+        ("fed-poe", [{"exchange": 4, "join": [2]}, {"exchange": 4, "leave": [2, 3]}], [2]),
+    ],
+)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_means_of_a_run_are_those_of_its_last_round(
+    problem: str, name: str, events: list[dict[str, Any]], never: list[int], tmp_path: Path
+) -> None:
+    """A client that was never in the fleet has no figures: it is not one with a score of 0."""
+    dictionary, stream = PROBLEMS[problem]()
+    given: dict[str, Any] = {"budget": "3", "bandwidth": "100%", "policy": name} | SETTINGS[name]
+    result = simulate(models=dictionary, stream=stream, events=events, seed=3, out=tmp_path / "run", **given)
+    assert np.flatnonzero(~result.took_part).tolist() == never
+    for read in (result, load(tmp_path / "run")):
+        for name in ("mean", "std", "regret", "frozen"):
+            if name in read.rounds:
+                assert read.figures[name] == pytest.approx(read.rounds[name][-1], rel=1e-12), name
+        assert (read.mean, read.std) == (read.figures["mean"], read.figures["std"])
+        for row in (read.score, read.regret(), read.random_model, read.best_in_hindsight):
+            assert row is not None
+            assert np.flatnonzero(np.isnan(row)).tolist() == never
+        assert "nan" not in str(read)
+        models = read.to_pandas("models")
+        assert models["held_share"].to_numpy() == pytest.approx(
+            np.delete(read.clients["held_share"], never, axis=0).mean(axis=0)
+        )
+        for name, value in headline(read):
+            assert "nan" not in value, name
+
+
+def test_a_cell_of_a_run_with_events_keeps_its_means(tmp_path: Path) -> None:
+    dictionary, stream = PROBLEMS["regression"]()
+    events = [{"exchange": 0, "leave": ["0-2"]}]
+    result = simulate(models=dictionary, stream=stream, budget="3", bandwidth="100%", events=events)
+    write_cell(result, tmp_path / "cell.json", config=result.config, command="ofms run run.toml")
+    cell = load(tmp_path / "cell.json")
+    assert cell.took_part.tolist() == [False, False, False, True, True, True]
+    assert cell.mean == cell.figures["mean"] == pytest.approx(result.mean, rel=1e-6)
+    assert cell.figures["regret"] == pytest.approx(result.figures["regret"], rel=1e-6)
+
+
+@pytest.mark.parametrize("given", [["1-2"], [1], ["0"], ["1", "2-3"]])
+def test_numbers_of_clients_that_are_named_by_other_numbers_are_refused(given: list[int | str]) -> None:
+    """A range would be of positions, and a name beside it of another client."""
+    with pytest.raises(InvalidInput, match=r'leave = .*: clients are named by other numbers here; .*, such as "1"'):
+        clients_of("leave", given, ["1", "2", "3", "4"], 4)
+    assert clients_of("leave", ["1", "3"], ["1", "2", "3", "4"], 4) == (0, 2)
+    assert clients_of("leave", ["1-2"], ["1", "1-2"], 2) == (1,)
+    assert clients_of("leave", ["1-2", 0, "0"], ["0", "1", "2"], 3) == (1, 2, 0)
 
 
 def test_drift_swaps_the_samples_of_clients_from_an_event_on() -> None:

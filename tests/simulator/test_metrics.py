@@ -105,6 +105,17 @@ def test_shares_are_of_rounds_not_of_exchanges() -> None:
     assert lines[-1]["held"] == 40
 
 
+def test_losses_at_their_bound_are_a_share_of_the_samples_of_clients_in_the_fleet() -> None:
+    present = (np.array([True, False]), np.ones(3, dtype=np.bool_))
+    one = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    losses = np.full((2, 4, 3), 3.0)
+    losses[:, 0] = 0.1
+    exchange = exchange_of((0, 4), losses, expected=one, predicting=one, held=one > 0, present=present)
+    measurement = Measurement(2, 3, loss_bound="clip", hindsight=True, changing=True)
+    measurement.add(exchange)
+    assert measurement.saturated_share == 0.75
+
+
 def own_outputs(dictionary: Dictionary, x: torch.Tensor) -> Floats:
     """[K, ...] outputs of each model by itself."""
     with torch.no_grad():

@@ -171,6 +171,13 @@ def test_a_run_that_cannot_be_resumed_is_refused(stopped: Path) -> None:
     with pytest.raises(ofms.InvalidInput, match=r"metrics\.jsonl"):
         resume()
     metrics.write_bytes(lines)
+    config = stopped / "config.toml"
+    values = config.read_bytes()
+    config.write_bytes(b"clients = 6\nrounds = = 3\n")
+    message = r"its config\.toml is damaged \(not valid TOML: Invalid value \(at line 2, .*\); start a new run"
+    with pytest.raises(ofms.InvalidInput, match=message):
+        resume()
+    config.write_bytes(values)
     resume()
     with pytest.raises(ofms.InvalidInput, match="it is finished"):
         resume()

@@ -7,6 +7,8 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,28 @@ def test_an_interrupted_write_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fill()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("opened", [new_folder, lambda folder: adding_to(folder, last="file")])
+def test_a_write_that_fails_leaves_no_folders_above(
+    opened: Callable[[Path], AbstractContextManager[Path]], tmp_path: Path
+) -> None:
+    """One that was there, or that another process has used meanwhile, stays."""
+    (tmp_path / "there").mkdir()
+
+    def fail(folder: Path, beside: Path | None = None) -> None:
+        with opened(folder) as partial:
+            (partial / "file").write_text("content")
+            if beside is not None:
+                beside.touch()
+            raise InvalidInput("device", "a", "it is refused")
+
+    with pytest.raises(InvalidInput, match="refused"):
+        fail(tmp_path / "there" / "deep" / "er" / "run")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+    with pytest.raises(InvalidInput, match="refused"):
+        fail(tmp_path / "deep" / "er" / "run", tmp_path / "deep" / "other")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["deep", "other", "there"]
 
 
 def test_an_empty_folder_is_filled_and_any_other_refused(tmp_path: Path) -> None:

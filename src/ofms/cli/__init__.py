@@ -107,10 +107,6 @@ def _main(arguments: list[str], signals: Interruptible | None = None) -> int:
         return _failed(_with_remedy(error), 2)
     except KeyboardInterrupt as error:
         return _interrupted(error)
-    except SystemExit as error:
-        if user_line(error) is None:
-            raise
-        return report_failure(error, traceback=shown)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             return _failed(NO_TORCH, 2)
@@ -121,6 +117,10 @@ def _main(arguments: list[str], signals: Interruptible | None = None) -> int:
         place = [str(error.filename)] if error.filename is not None else []
         reason = [error.strerror or str(error) or type(error).__name__]
         return _failed("; ".join([": ".join(place + reason), *getattr(error, "__notes__", [])]), 1)
+    except BaseException as error:
+        if isinstance(error, SystemExit) and user_line(error) is None:
+            raise
+        return report_failure(error, traceback=shown)
     return 0
 
 

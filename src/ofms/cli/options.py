@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ofms.drawing.tables import Table
 
 _log = logging.getLogger(__name__)
+# Python converts no number of more than 4,300 digits.
+_WHOLE = re.compile(r"[+-]?[1-9][0-9]{0,999}")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Arguments of `simulate` that are not settings of a policy or a run.
@@ -37,6 +40,9 @@ def assignments(context: click.Context, parameter: click.Parameter, values: tupl
             settings[key] = parse_toml(f"value = {text}".encode())["value"]
         except ValueError:
             settings[key] = text.strip()
+            if _WHOLE.fullmatch(settings[key]):
+                # TOML has none of more than 64 bits; it is refused as a number.
+                settings[key] = int(settings[key])
     return settings
 
 

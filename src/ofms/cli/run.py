@@ -98,8 +98,11 @@ def command(
         return
     click.echo(result.table())
     if not quiet:
+        from ofms.core.words import counted
+
         config, seconds = result.config, result.figures["seconds"]
-        click.echo(f"{config.clients} clients, {config.rounds} rounds in {seconds:.1f} s; run in {result.folder}")
+        size = f"{counted(config.clients, 'client')}, {counted(config.rounds, 'round')}"
+        click.echo(f"{size} in {seconds:.1f} s; run in {result.folder}")
         for name, path in _run_files(result.folder):
             click.echo(f"{name}: {path}")
     if as_json:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ofms.core.errors import InvalidInput
+from ofms.core.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,7 @@ class Event:
                 parts.append(f"{each} = {getattr(self, each)}")
         parts += [f"{name} = {value}" for name, value in (self.settings or {}).items()]
         if self.rounds is not None:
-            parts.append(f"the policy starts anew with rates for {self.rounds} rounds")
+            parts.append(f"the policy starts anew with rates for {counted(self.rounds, 'round')}")
         return "; ".join(parts)
 
 

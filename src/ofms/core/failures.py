@@ -28,6 +28,7 @@ def describe_failure(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
+    error = _origin(error)
     text = " ".join(str(error).split())
     reason = f"{type(error).__name__}: {text[:_MOST]}{'…' if len(text) > _MOST else ''}".removesuffix(": ")
     place = user_line(error)
@@ -36,10 +37,21 @@ def describe_failure(error: BaseException) -> str:
 
 def user_line(error: BaseException) -> str | None:
     """File and line in which the user's own code failed; None if none of it ran."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    for frame in reversed(traceback.extract_tb(_origin(error).__traceback__)):
         if not _is_library(frame.filename):
             return f"{frame.filename}, line {frame.lineno}"
     return None
+
+
+def _origin(error: BaseException) -> BaseException:
+    """The error itself, or `StopIteration`, which Python replaces when it leaves a generator."""
+    return error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+
+
+def is_of_policy(error: BaseException) -> bool:
+    """Whether it came out of a call on a policy: what one returned may fail in code that several policies share."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(Path(frame.filename).parent == Path(_OURS) / "policies" for frame in frames)
 
 
 def last_line(error: BaseException) -> str:

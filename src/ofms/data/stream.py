@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray
+from ofms.core.words import counted
 
 Task = Literal["classification", "regression"]
 
@@ -59,7 +60,8 @@ class Stream:
     def __repr__(self) -> str:
         named = f": {self.names[0]} to {self.names[-1]}" if len(self.names) else ""
         changes = f", {len(self.changes)} changes" if self.changes else ""
-        size = f"{self.clients} clients × {self.rounds} rounds, inputs of shape {tuple(self.x.shape[2:])}"
+        size = f"{counted(self.clients, 'client')} × {counted(self.rounds, 'round')}"
+        size += f", inputs of shape {tuple(self.x.shape[2:])}"
         return f"Stream({self.task}, {size}{changes}{named})"
 
     def part(self, clients: int, rounds: int) -> Stream:
@@ -100,6 +102,10 @@ class Stream:
         for name in self.names:
             if not isinstance(name, str) or not name.strip() or not name.isprintable():
                 raise InvalidInput("stream names", ascii(name), "give names of printable characters")
+            if name.strip() == "*":
+                raise InvalidInput(
+                    "stream names", name, "in budgets it stands for all other clients; rename the client"
+                )
         seen: set[str] = set()
         for name in self.names:
             if name.strip() in seen:

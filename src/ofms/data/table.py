@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import math
+import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +15,7 @@ import numpy as np
 from ofms.core.declared import Doc, Range, Values
 from ofms.core.errors import InvalidInput
 from ofms.core.typing import AnyArray, Integers
+from ofms.core.words import counted
 from ofms.data.drift import Drift, drifting
 from ofms.data.folder import md5_of
 from ofms.data.stream import Stream, Task
@@ -19,6 +23,7 @@ from ofms.storage.archives import read_npz
 
 _MOST_DROPPED = 0.1
 _MOST_CLASSES = 2**31
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,10 @@ class TableSource:
 
     def _sites(self) -> list[str]:
         """The site of each client, in the order of clients."""
-        table = _read_table(Path(self.file))
+        path = Path(self.file)
+        labels = self._labels(path, _read_table(path))
         sites = []
-        for client, rows in table.groupby(self.client, sort=True):
+        for client, rows in self._groups(labels, labels).items():
             found = rows[self.site].unique()
             if len(found) != 1:
                 raise InvalidInput("stream.site", self.site, f"client {client} has {len(found)} sites; give it one")
@@ -109,26 +115,36 @@ class TableSource:
     def _from_table(self, path: Path, rounds: int | None) -> Stream:
         table = _read_table(path)
         features = self._features(table)
-        labels = [name for name in (self.client, self.site) if name is not None]
-        numbers = (self.target, *features)
-        for name in (*numbers, *labels):
-            if name in numbers and table[name].dtype.kind not in "fiub":
+        labels = self._labels(path, table)
+        numbers = list(dict.fromkeys((self.target, *features)))
+        for name in numbers:
+            if table[name].dtype.kind not in "fiub":
                 raise InvalidInput(f"column {name}", table[name].dtype, "it must be numeric; leave it out or encode it")
-            if table[name].isna().any():
-                row = int(table[name].isna().to_numpy().argmax())
-                raise InvalidInput(f"column {name}", "missing", f"row {row + 1} has no value; drop or fill it")
-        groups = self._groups(table)
+        for values in [*(table[name] for name in numbers), *(labels[name] for name in labels)]:
+            if values.isna().any():
+                row = int(values.isna().to_numpy().argmax())
+                raise InvalidInput(f"column {values.name}", "missing", f"row {row + 1} has no value; drop or fill it")
+        # Booleans beside other numbers, and integers that may be missing, would become Python objects.
+        table = table.astype({name: _plain(table[name].dtype) for name in numbers})
+        groups = self._groups(table, labels)
         lengths = {name: len(rows) for name, rows in groups.items()}
         length = min(lengths.values())
-        warning = None if rounds is not None and rounds < length else self._dropped_rows(lengths)
+        warning = None if rounds is not None and rounds <= length else self._dropped_rows(lengths)
         x = np.stack([rows[list(features)].to_numpy()[:length] for rows in groups.values()])
         y = np.stack([rows[self.target].to_numpy()[:length] for rows in groups.values()])
         return _stream(x, y, self.task, tuple(groups), () if warning is None else (warning,))
 
-    def _groups(self, table: Any) -> dict[str, Any]:
+    def _labels(self, path: Path, table: Any) -> Any:
+        """The columns of clients and sites; of a CSV file as text, so that no two names become one number."""
+        columns = list(dict.fromkeys(name for name in (self.client, self.site) if name is not None))
+        if path.suffix != ".csv":
+            return table[columns]
+        return _read_csv(path, usecols=columns, dtype=str, keep_default_na=False, na_values=[""])
+
+    def _groups(self, table: Any, labels: Any) -> dict[str, Any]:
         """The rows of each client by name, in the order of clients; rejects two clients with the same name."""
         try:
-            found = [(str(name), rows) for name, rows in table.groupby(self.client, sort=True)]
+            found = [(str(name), rows) for name, rows in table.groupby(labels[self.client], sort=True)]
         except (TypeError, ValueError, NotImplementedError) as error:
             remedy = f"its rows cannot be grouped ({error}); name clients by text or whole numbers"
             raise InvalidInput("stream.client", self.client, remedy) from None
@@ -136,6 +152,8 @@ class TableSource:
         if len(groups) < len(found):
             twice = next(name for name in groups if sum(name == each for each, _ in found) > 1)
             raise InvalidInput(f"column {self.client}", twice, "two clients have this name as text; rename one of them")
+        if Path(self.file).suffix == ".csv" and all(map(_NUMBER.fullmatch, groups)):
+            return dict(sorted(groups.items(), key=lambda each: (float(each[0]), each[0])))
         return groups
 
     def _features(self, table: Any) -> tuple[str, ...]:
@@ -175,7 +193,8 @@ class TableSource:
         most = _MOST_DROPPED if self.most_dropped is None else self.most_dropped
         if dropped > most * total:
             share = math.ceil(100 * dropped / total) / 100
-            remedy = f"remove or complete clients, request fewer rounds, or allow it with most_dropped = {share}"
+            fewer = counted(lengths[shortest], "round")
+            remedy = f"remove or complete clients, request at most {fewer}, or allow it with most_dropped = {share}"
             raise InvalidInput("stream.file", self.file, f"it would drop {found}; {remedy}")
         return f"the stream drops {found}"
 
@@ -203,10 +222,21 @@ def _read_table(path: Path) -> Any:
     except ImportError:
         raise InvalidInput("stream.file", path, "it requires pandas: pip install 'ofms[experiments]'") from None
     try:
-        table = pandas.read_csv(path) if path.suffix == ".csv" else pandas.read_parquet(path)
+        if path.suffix == ".csv":
+            table = _read_csv(path)
+            # A first row longer than the header fails here; otherwise its first fields would name the rows, and the
+            # others be read under the wrong columns.
+            _read_csv(path, header=None, nrows=2, dtype=str)
+        else:
+            table = pandas.read_parquet(path)
     except ImportError:
         raise InvalidInput("stream.file", path, "Parquet requires pyarrow: pip install 'ofms[parquet]'") from None
     except (ValueError, OSError) as error:
+        longer = _longer_row(path) if path.suffix == ".csv" else None
+        if longer is not None:
+            raise InvalidInput(
+                "stream.file", path, f"{longer}; remove the fields, or name them in the header"
+            ) from None
         reason = str(error).splitlines()[0]
         raise InvalidInput("stream.file", path, f"it cannot be read as {path.suffix[1:]} ({reason})") from None
     if len(table.columns) == 1 and any(mark in str(table.columns[0]) for mark in ";\t|"):
@@ -221,11 +251,36 @@ def _read_table(path: Path) -> Any:
     return table
 
 
-def _repeated_column(path: Path) -> str | None:
-    """A column name that occurs twice in the first line of a CSV file; pandas would rename the second one."""
+def _read_csv(path: Path, **options: Any) -> Any:
     import pandas
 
-    names = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna().tolist()
+    return pandas.read_csv(path, low_memory=False, **options)
+
+
+def _longer_row(path: Path) -> str | None:
+    """Where the first row with more fields than the header is; None if there is none that can be read."""
+    with suppress(ValueError, OSError, csv.Error), path.open(encoding="utf-8-sig", newline="") as file:
+        reader, header = csv.reader(file), 0
+        for row in reader:
+            header = header or len(row)
+            if len(row) > header:
+                return f"line {reader.line_num} has {len(row)} fields, and the header {header}"
+    return None
+
+
+def _plain(kind: Any) -> Any:
+    """The NumPy type of a numeric column; small integers instead of booleans.
+
+    >>> _plain(np.dtype("bool")), _plain(np.dtype("float32"))
+    (dtype('int8'), dtype('float32'))
+    """
+    plain = np.dtype(getattr(kind, "numpy_dtype", kind))
+    return np.dtype(np.int8) if plain.kind == "b" else plain
+
+
+def _repeated_column(path: Path) -> str | None:
+    """A column name that occurs twice in the first line of a CSV file; pandas would rename the second one."""
+    names = _read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna().tolist()
     return next((name for name in names if names.count(name) > 1), None)
 
 

@@ -12,7 +12,7 @@ from ofms.plugins import NO_TRUST, SYNTAX, Trust, is_reference, load_object, mod
 from ofms.policies import MODULES
 from ofms.policies.fleet import Fleet, require_budgets
 from ofms.policies.protocol import Algorithm, Policy
-from ofms.policies.settings import check_settings
+from ofms.policies.settings import check_settings, require_types
 
 _OURS = Trust(("ofms.policies",))
 
@@ -28,6 +28,8 @@ def load_algorithm(policy: str, trust: Trust = NO_TRUST) -> Algorithm:
     if not (isinstance(found.settings, type) and is_dataclass(found.settings) and callable(found.build)):
         remedy = "its Algorithm needs settings, a dataclass, and build, a function of settings and fleet"
         raise InvalidInput("policy", policy, remedy)
+    if not ours:
+        require_types(policy, found.settings)
     return found
 
 

@@ -80,6 +80,7 @@ UploadGroups = Annotated[
 ]
 
 _WORDS = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}
+_STORABLE = (int, float, str, bool, type(None), list, tuple, dict)
 
 
 def identifying(settings: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
@@ -109,6 +110,26 @@ def check_settings(settings: Any) -> None:
         value = getattr(settings, name)
         if not _fits(value, kind):
             raise InvalidInput(name, value, _remedy(kind, value))
+
+
+def require_types(policy: str, kind: type[Any]) -> None:
+    """Reject settings of types that no file can hold."""
+    try:
+        hints = get_type_hints(kind)
+    except (NameError, TypeError, SyntaxError) as error:
+        raise InvalidInput("policy", policy, f"the types of its settings cannot be read ({error})") from None
+    for name, hint in hints.items():
+        if (wrong := _unstorable(hint)) is not None:
+            remedy = f"its setting {name} is a {wrong.__name__}; use int, float, str, bool, Literal, or a list of them"
+            raise InvalidInput("policy", policy, remedy)
+
+
+def _unstorable(kind: Any) -> type[Any] | None:
+    """A type within an annotation that TOML does not have."""
+    if isinstance(kind, type) and get_origin(kind) is None:
+        return None if kind in _STORABLE else kind
+    parts = () if get_origin(kind) is Literal else get_args(kind)
+    return next((found for part in parts if (found := _unstorable(part)) is not None), None)
 
 
 def _fits(value: Any, kind: Any) -> bool:

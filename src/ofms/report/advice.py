@@ -276,7 +276,8 @@ class _Trial:
             return replace(option, reason="the uplink is too small for one device")
         self.metric = result.metric
         self.warnings.append(result.figures["warnings"])
-        errors = 1 - result.score if result.metric == "accuracy" else result.score
+        score = result.score[result.took_part]
+        errors = 1 - score if result.metric == "accuracy" else score
         seconds = result.config.rounds * self.limits.every
         return replace(
             option,

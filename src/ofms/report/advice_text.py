@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ofms.core.words import counted
 from ofms.drawing.charts import COLOURS, new_figure, write_figure
 from ofms.drawing.tables import format_table
 from ofms.report.advice import Advice, Option
@@ -26,8 +27,9 @@ def advice_text(advice: Advice) -> str:
     error, least = factor * (take.error or 0.0), factor * (advice.best.error or 0.0)
     lines = [
         format_table(header, rows),
-        f"{advice.policy}, simulated with {advice.clients} clients and {advice.rounds} rounds; error ± standard error "
-        f"over clients; bytes per device, for {limits.devices} devices with a sample every {limits.every:g} s",
+        f"{advice.policy}, simulated with {counted(advice.clients, 'client')} and {counted(advice.rounds, 'round')}; "
+        "error ± standard error over clients; "
+        f"bytes per device, for {limits.devices} devices with a sample every {limits.every:g} s",
         f"take: budget {human_bytes(take.budget)}, interval {take.interval}, bandwidth {share:.3g}%: "
         f"error {error:.2f} {unit}; the least is {least:.2f}, and {100 * advice.tolerance:g} % more counts as good",
         f"try it: {advice.command}",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ofms.core.errors import InvalidInput
+from ofms.core.words import counted
 from ofms.drawing.tables import Table
 from ofms.report import charts
 from ofms.report.heatmaps import shares_chart, weights_chart
@@ -85,7 +86,8 @@ def render(runs: Sequence[Result], tables: Sequence[Table] = (), warnings: Seque
     template = environment.from_string(resources.files("ofms.report").joinpath("report.html.j2").read_text("utf-8"))
     first = runs[0].config
     one = len(runs) == 1
-    subtitle = f"{first.experiment}: {first.clients} clients, {first.rounds} rounds" if one else f"{len(runs)} runs"
+    size = f"{counted(first.clients, 'client')}, {counted(first.rounds, 'round')}"
+    subtitle = f"{first.experiment}: {size}" if one else f"{len(runs)} runs"
     return template.render(
         style=resources.files("ofms.drawing").joinpath("page.css").read_text("utf-8"),
         title=f"{first.policy} on {first.experiment}" if one else "Runs side by side",
@@ -121,7 +123,7 @@ def headline(run: Result) -> list[tuple[str, str]]:
     """The most important figures of a run."""
     figures, config = run.figures, run.config
     factor, unit = scale(run.metric)
-    shown = [(f"{run.metric}, mean ± std over clients", format_score(run.score, run.metric))]
+    shown = [(f"{run.metric}, mean ± std over clients", format_score(run.score[run.took_part], run.metric))]
     if figures["regret"] is not None:
         shown.append(("average regret", format_regret(run)))
         shown.append(("its bound", format_bound(run)))
@@ -132,7 +134,8 @@ def headline(run: Result) -> list[tuple[str, str]]:
     # Runs of earlier versions may not have it.
     if (frozen := figures.get("frozen")) is not None:
         shown.append(("same choices, frozen dictionary", f"{format_number(factor * frozen)} {unit}"))
-    exchanges = -(-config.rounds // config.interval) * config.clients
+    rounds = run.clients.get("rounds", np.full(config.clients, config.rounds))
+    exchanges = int((-(-rounds // config.interval)).sum())
     shown.append(("down, per client and exchange", human_bytes(figures["bytes_down"] / exchanges)))
     shown.append(("up, per client and exchange", human_bytes(figures["bytes_up"] / exchanges)))
     share = run.clients["most_held"] / run.clients["budget"]
@@ -148,7 +151,7 @@ def figures_table(runs: Sequence[Result]) -> Table:
     rows = [
         [
             run.name,
-            format_score(run.score, metric).removesuffix(f" {unit}"),
+            format_score(run.score[run.took_part], metric).removesuffix(f" {unit}"),
             *(_scaled(run.figures.get(key), factor) for key in ("frozen", "random_model", "best_in_hindsight")),
             format_regret(run),
             format_bound(run),
@@ -215,8 +218,12 @@ def _weights(run: Result) -> dict[str, Any]:
 
 def _facts(run: Result) -> dict[str, Any]:
     factor, unit = scale(run.metric)
-    held, chosen = run.clients["held_share"].mean(axis=0), run.clients["prediction_share"].mean(axis=0)
-    alone = run.clients["model_score"].mean(axis=0) if "model_score" in run.clients else np.full(held.size, np.nan)
+    held, chosen, alone = (
+        run.clients[name][run.took_part].mean(axis=0)
+        if name in run.clients
+        else np.full(len(run.figures["models"]), np.nan)
+        for name in ("held_share", "prediction_share", "model_score")
+    )
     return {
         "name": run.name,
         "metric": run.metric,

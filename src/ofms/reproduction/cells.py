@@ -16,7 +16,8 @@ from tqdm import tqdm
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.models.dictionary import Dictionary
-from ofms.plugins import NO_TRUST, Trust, source_key
+from ofms.plugins import NO_TRUST, Trust, is_reference, source_key
+from ofms.policies.registry import load_algorithm
 from ofms.reproduction.curves import CurveStore
 from ofms.runs.cell_file import content_key, write_cell
 from ofms.runs.config import Experiment, RunConfig, load_experiment
@@ -181,7 +182,12 @@ class CellStore:
         if config.stream is not None:
             made.append(config.stream.fingerprint())
         policies = [config.policy, *(event.policy or "" for event in config.events or ())]
-        made += source_key([*policies, config.dataset or ""], config.trusted())
+        for name in policies:
+            if is_reference(name):
+                # Its modules are known once it is imported.
+                load_algorithm(name, config.trusted())
+        keys = source_key(policies, config.trusted(), imported=True)
+        made += sorted({*keys, *source_key([config.dataset or ""], config.trusted())})
         policy = cell.policy.replace(":", ".")
         return self.folder / f"{Path(cell.experiment).stem}-{policy}-seed{cell.seed}-{content_key(made)}.json"
 

@@ -16,7 +16,7 @@ import numpy as np
 from ofms.core.errors import InvalidInput
 from ofms.core.version import __version__
 from ofms.runs.config import RunConfig
-from ofms.runs.figures import config_figures
+from ofms.runs.figures import config_figures, took_part
 from ofms.runs.result import Result
 from ofms.runs.soundness import MOST_SCORE
 from ofms.storage.files import write_whole
@@ -39,7 +39,9 @@ class _DriftFigures(msgspec.Struct, kw_only=True, frozen=True):
 class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
     """The JSON of a cell: `scores` and `regret` by client, regret over rounds with its 10 and 90 % quantiles.
 
-    A figure is None if it is not finite: models of the run diverged. Cells of earlier versions have no `warnings`.
+    If clients come and go, `rounds` says how many each was in the fleet; scores of those that never were are None.
+    Otherwise a figure is None if it is not finite: models of the run diverged. Cells of earlier versions have no
+    `warnings`.
     """
 
     format: Literal["ofms-cell/1"] = "ofms-cell/1"
@@ -65,6 +67,7 @@ class _CellFile(msgspec.Struct, kw_only=True, frozen=True):
     version: str
     machine: str
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+    rounds: list[int] | msgspec.UnsetType = msgspec.UNSET
     drift: _DriftFigures | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -104,6 +107,7 @@ def write_cell(result: Result, path: Path, *, config: RunConfig, command: str) -
         version=__version__,
         machine=machine(),
         warnings=list(result.figures.get("warnings", ())) or msgspec.UNSET,
+        rounds=result.clients["rounds"].tolist() if "rounds" in result.clients else msgspec.UNSET,
         drift=drift,
         **{name: result.figures[name] for name in _FIGURES},
     )
@@ -125,14 +129,17 @@ def read_cell(path: Path) -> Result:
         raise InvalidInput("cell", path, f"it is damaged ({error}); remove it and run it again") from None
     config = msgspec.structs.replace(cell.config, loopback=cell.loopback or None)
     clients = {"score": np.array(cell.scores, np.float64), "regret": np.array(cell.regret, np.float64)}
+    if isinstance(cell.rounds, list):
+        clients["rounds"] = np.array(cell.rounds, np.int64)
+    members = took_part(clients)
     kept = {name: getattr(cell, name) for name in (*_FIGURES, "seconds", "version", "machine")}
     for name in ("best_in_hindsight", "random_model"):
         kept[name] = np.nan if kept[name] is None else kept[name]
     computed = {
         "command": command,
-        "mean": float(clients["score"].mean()),
-        "std": float(clients["score"].std()),
-        "regret": float(clients["regret"].mean()),
+        "mean": float(clients["score"][members].mean()),
+        "std": float(clients["score"][members].std()),
+        "regret": float(clients["regret"][members].mean()),
         "not_covered": cell.not_covered or None,
     }
     regret = np.array(cell.regret_over_rounds, dtype=np.float64)
@@ -152,6 +159,8 @@ def _require_sound(cell: _CellFile) -> None:
         raise ValueError(f"a run of {cell.config.rounds} rounds")
     if not cell.scores or len(cell.scores) != len(cell.regret):
         raise ValueError("scores and regrets are not one for each client")
+    if isinstance(cell.rounds, list) and (len(cell.rounds) != len(cell.scores) or not 0 < max(cell.rounds) < 2**63):
+        raise ValueError("rounds are not one number for each client")
     if not all(abs(score) <= MOST_SCORE for score in cell.scores if score is not None):
         raise ValueError(f"scores have numbers beyond {MOST_SCORE:g}")
     if any(len(values) != len(cell.regret_over_rounds) for values in cell.regret_quantiles):

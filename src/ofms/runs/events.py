@@ -18,6 +18,7 @@ from ofms.runs.schemas import EventTable
 from ofms.runs.setup import Setup, named_models
 from ofms.runs.units import parse_budgets
 
+_POSITION = re.compile(r"[0-9]+(-[0-9]+)?")
 _RANGE = re.compile(r"(?P<first>[0-9]+)-(?P<last>[0-9]+)")
 # Changes that a table gives as an event has them.
 _PLAIN = ("add", "retire", "rollback", "bandwidth", "interval", "aggregation", "policy", "settings")
@@ -84,13 +85,17 @@ def drifted(stream: Stream, tables: Sequence[EventTable], schedule: Schedule) ->
 
 
 def clients_of(field: str, given: Sequence[int | str], names: Sequence[str], count: int) -> tuple[int, ...]:
-    """Clients given by number, by name, or as `first-last`.
+    """Clients given by number, by name, or as `first-last`; by name alone if some are named by other numbers.
 
     >>> clients_of("join", [0, "3-5", "pump"], ["a", "pump"], 6)
     (0, 3, 4, 5, 1)
     """
     found: list[int] = []
+    numeric = next((name for place, name in enumerate(names) if name.isdecimal() and name != str(place)), None)
     for each in given:
+        if numeric is not None and each not in names and _POSITION.fullmatch(str(each)):
+            remedy = "clients are named by other numbers here; give each one's name as text"
+            raise InvalidInput(field, each, f'{remedy}, such as "{numeric}"')
         span = _RANGE.fullmatch(str(each))
         if each in names:
             found.append(list(names).index(str(each)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ofms.core.typing import AnyArray, Floats
+from ofms.core.typing import AnyArray, Flags, Floats
 from ofms.data.stream import Stream
 from ofms.runs.config import RunConfig
 
@@ -72,6 +72,16 @@ def random_score(model_scores: Floats) -> Floats:
     return mean
 
 
-def mean_of(values: AnyArray | None) -> float | None:
-    """The mean over clients; None if it was not measured."""
-    return None if values is None else float(values.mean())
+def took_part(clients: Mapping[str, AnyArray]) -> Flags:
+    """[N] whether each client was in the fleet for any round: all were, unless events changed it.
+
+    >>> took_part({"score": np.array([0.5, np.nan]), "rounds": np.array([3, 0])})
+    array([ True, False])
+    """
+    flags: Flags = np.ones(clients["score"].shape, dtype=np.bool_) if "rounds" not in clients else clients["rounds"] > 0
+    return flags
+
+
+def mean_of(values: AnyArray | None, among: Flags | None = None) -> float | None:
+    """The mean over clients, all or `among` some; None if it was not measured."""
+    return None if values is None else float((values if among is None else values[among]).mean())

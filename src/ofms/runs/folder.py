@@ -23,7 +23,7 @@ from ofms.storage.archives import read_npz
 from ofms.storage.files import is_vacant, remove_leftovers, require_writable, write_whole
 from ofms.storage.growing import GrowingFile
 from ofms.storage.locks import FolderLock
-from ofms.storage.parsing import parse_json
+from ofms.storage.parsing import parse_json, parse_toml
 
 if TYPE_CHECKING:
     from ofms.models.dictionary import Dictionary
@@ -173,7 +173,7 @@ def read_run_folder(folder: Path) -> RunParts:
     config = load_run(str(folder / CONFIG))
     try:
         if config is None:
-            raise ValueError(f"{CONFIG} is not that of a run")
+            raise ValueError(f"{CONFIG} is not that of a run{_why(folder / CONFIG)}")
         figures = parse_json((folder / SUMMARY).read_bytes(), dict[str, Any])
         number = figures.pop("format", None)
         if number not in (None, FORMAT):
@@ -205,11 +205,20 @@ def unfinished_run(path: Path) -> RunConfig:
         raise InvalidInput("resume", path, f"it is not a run's folder: {CONFIG} is missing")
     config = load_run(str(path / CONFIG))
     if config is None:
-        raise InvalidInput("resume", path, f"its {CONFIG} is damaged; start a new run")
+        raise InvalidInput("resume", path, f"its {CONFIG} is damaged{_why(path / CONFIG)}; start a new run")
     if (path / SUMMARY).exists():
         page = "" if (path / PAGE).exists() else f"; write its page with: {shlex.join(['ofms', 'report', str(path)])}"
         raise InvalidInput("resume", path, f"it is finished; its figures are in {SUMMARY}{page}")
     return config
+
+
+def _why(path: Path) -> str:
+    """What is wrong with a file that is no TOML."""
+    try:
+        parse_toml(path.read_bytes())
+    except (OSError, ValueError) as error:
+        return f" ({error})"
+    return ""
 
 
 def _first_lines(path: Path, rounds: int) -> list[dict[str, Any]]:

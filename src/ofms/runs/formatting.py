@@ -91,7 +91,8 @@ def comparison_table(rows: Sequence[tuple[str, Result]], reference: Result) -> s
     """One row per run, then the scores of a random model and of the best model in hindsight in `reference`."""
     metric = reference.metric
     cells = [
-        [name, format_score(result.score, metric), format_regret(result), format_bound(result)] for name, result in rows
+        [name, format_score(result.score[result.took_part], metric), format_regret(result), format_bound(result)]
+        for name, result in rows
     ]
     for name, score in (
         ("a uniformly random model", reference.random_model),
@@ -99,7 +100,7 @@ def comparison_table(rows: Sequence[tuple[str, Result]], reference: Result) -> s
         ("the best model of each phase", reference.best_of_phases),
     ):
         if score is not None:
-            cells.append([name, format_score(score, metric), "", ""])
+            cells.append([name, format_score(score[reference.took_part], metric), "", ""])
     header = ["", f"{metric}, mean ± std over clients", "average regret", "its bound"]
     if any(result.drifts for _, result in rows):
         header += DRIFT_HEADER

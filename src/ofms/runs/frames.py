@@ -59,6 +59,7 @@ def _columns(result: Result, rows: Rows) -> tuple[dict[str, AnyArray], dict[str,
     models: AnyArray = np.array(result.figures["models"])
     shares = {title: result.clients[name] for name, title in _BY_MODEL.items() if name in result.clients}
     if rows == "models":
-        return {"model": models}, {title: values.mean(axis=0) for title, values in shares.items()}
+        members = result.took_part
+        return {"model": models}, {title: values[members].mean(axis=0) for title, values in shares.items()}
     index = {"client": np.repeat(clients, len(models)), "model": np.tile(models, len(clients))}
     return index, {title: values.reshape(-1) for title, values in shares.items()}

@@ -10,7 +10,15 @@ from ofms.core.typing import AnyArray, Floats
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
 from ofms.runs.config import RunConfig
-from ofms.runs.figures import best_score, config_figures, drift_figures, mean_of, random_score, stream_figures
+from ofms.runs.figures import (
+    best_score,
+    config_figures,
+    drift_figures,
+    mean_of,
+    random_score,
+    stream_figures,
+    took_part,
+)
 from ofms.runs.result import Result
 from ofms.runs.rounds import columns_of
 
@@ -49,17 +57,17 @@ def result_of(
     """
     arrays = dict(clients) | ({} if bound is None else {"bound": bound})
     scores = arrays.get("model_score")
-    columns = columns_of(lines)
+    columns, members = columns_of(lines), took_part(arrays)
     figures = config_figures(config) | {
         "metric": metric,
-        "mean": float(arrays["score"].mean()),
-        "std": float(arrays["score"].std()),
-        "regret": mean_of(arrays.get("regret")),
-        "bound": mean_of(bound),
+        "mean": float(arrays["score"][members].mean()),
+        "std": float(arrays["score"][members].std()),
+        "regret": mean_of(arrays.get("regret"), members),
+        "bound": mean_of(bound, members),
         "not_covered": not_covered or None,
-        "best_in_hindsight": None if scores is None else mean_of(best_score(scores, metric)),
-        "random_model": None if scores is None else mean_of(random_score(scores)),
-        "frozen": mean_of(arrays.get("frozen_score")),
+        "best_in_hindsight": None if scores is None else mean_of(best_score(scores, metric), members),
+        "random_model": None if scores is None else mean_of(random_score(scores), members),
+        "frozen": mean_of(arrays.get("frozen_score"), members),
         "groups": mean_of(columns["groups"]),
         "bytes_down": int(arrays["down"].sum()),
         "bytes_up": int(arrays["up"].sum()),
@@ -67,7 +75,7 @@ def result_of(
         "revision": revision,
         "models": list(models),
         "seconds": seconds,
-        "client_seconds": mean_of(arrays.get("seconds")),
+        "client_seconds": mean_of(arrays.get("seconds"), members),
         "folder": None if folder is None else str(folder),
     }
     figures |= stream_figures(stream) | drift_figures(config, arrays, stream.changes) | dict(further)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ofms.core.errors import InvalidInput
-from ofms.core.typing import AnyArray, Floats
+from ofms.core.typing import AnyArray, Flags, Floats
+from ofms.core.words import counted
 from ofms.drawing.charts import Curve, curves_figure
 from ofms.plugins import NO_TRUST, Trust, trust_of
 from ofms.runs.config import RunConfig
-from ofms.runs.figures import best_score, phase_mean, random_score
+from ofms.runs.figures import best_score, phase_mean, random_score, took_part
 from ofms.runs.folder import MODELS, RunFolder, read_run_folder, require_free
 from ofms.runs.formatting import REGRET_LABEL, format_score, notebook_html, regret_curve, result_table
 from ofms.runs.frames import Rows, frame_of, write_csv
@@ -42,7 +43,9 @@ class Result:
     clients
         Arrays with a leading client axis: `score` (the metric), `regret`, `bound`, `model_score`, `down`, `up`,
         `most_held`, `held_share`, `prediction_share`, `budget`; on the loopback `seconds`, processor time per client;
-        with drift `dynamic_regret`, `phase_best` (each phase's best model) and `recovery` (rounds, after each change).
+        with events or `doubling` `rounds`, how many each was in the fleet (what was measured is NaN for one that never
+        was); with drift `dynamic_regret`, `phase_best` (each phase's best model) and `recovery` (rounds, after each
+        change).
     rounds
         Columns with one value per round, such as `mean` and `regret`; `regret_10`, `regret_50` and `regret_90` are
         quantiles over clients.
@@ -133,17 +136,22 @@ class Result:
 
     @property
     def score(self) -> Floats:
-        """[N] the metric of each client."""
+        """[N] the metric of each client; NaN for a client that was never in the fleet."""
         return self.clients["score"]
 
     @property
+    def took_part(self) -> Flags:
+        """[N] whether each client was in the fleet for any round; means are over those that were."""
+        return took_part(self.clients)
+
+    @property
     def mean(self) -> float:
-        return float(self.score.mean())
+        return float(self.score[self.took_part].mean())
 
     @property
     def std(self) -> float:
         """Population standard deviation over clients."""
-        return float(self.score.std())
+        return float(self.score[self.took_part].std())
 
     @property
     def hindsight(self) -> bool:
@@ -216,13 +224,14 @@ class Result:
 
     def __repr__(self) -> str:
         config, score = self.config, format_score(self.score, self.metric)
-        size = f"{config.clients} clients × {config.rounds} rounds, seed {config.seed}"
+        size = f"{counted(config.clients, 'client')} × {counted(config.rounds, 'round')}, seed {config.seed}"
         return f"Result({config.title}, {config.policy}, {size}: {self.metric} {score})"
 
     def __str__(self) -> str:
         """The experiment and the table."""
         config = self.config
-        size = f"{config.experiment}, {config.clients} clients, {config.rounds} rounds, seed {config.seed}"
+        clients, rounds = counted(config.clients, "client"), counted(config.rounds, "round")
+        size = f"{config.experiment}, {clients}, {rounds}, seed {config.seed}"
         return f"{size}, {self.figures['seconds']:.1f} s\n{self.table()}"
 
     def _repr_html_(self) -> str:

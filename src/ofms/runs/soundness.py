@@ -91,9 +91,11 @@ def require_sound_run(
     require_lines(lines, config.rounds, regret="regret" in clients)
     for name, array in clients.items():
         shape = (config.clients, models) if name in _BY_MODEL else (config.clients,)
-        found = array.shape if name in (*_CLIENTS, *_BY_MODEL) else array.shape[:1]
+        found = array.shape if name in (*_CLIENTS, *_BY_MODEL, "rounds") else array.shape[:1]
         if array.dtype.kind not in "fiub" or found != shape:
             raise ValueError(f"{name} is {array.dtype}{list(array.shape)} for {config.clients} clients")
+    if "rounds" in clients and not clients["rounds"].max() > 0:
+        raise ValueError("no client was in the fleet")
     # A squared error of single-precision numbers is far below this, and its square does not overflow.
     if (np.abs(np.nan_to_num(clients["score"])) > MOST_SCORE).any():
         raise ValueError(f"score has numbers beyond {MOST_SCORE:g}")

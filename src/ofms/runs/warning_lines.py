@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ofms.core.typing import AnyArray
+from ofms.core.words import counted
 from ofms.policies.local_updates import LocalUpdate
+from ofms.runs.figures import took_part
 
 if TYPE_CHECKING:
     from ofms.runs.result import Result
@@ -50,9 +52,9 @@ def run_warnings(
             "about the models: scale the targets, or choose another loss_bound"
         )
     if local is not None and local.rate > 0 and local.warm_up >= rounds:
-        length = "1 round" if rounds == 1 else f"{rounds} rounds"
         lines.append(
-            f"warm_up = {local.warm_up}, but the run has {length}: nothing is fine-tuned; lower it, or run longer"
+            f"warm_up = {local.warm_up}, but the run has {counted(rounds, 'round')}: nothing is fine-tuned; "
+            "lower it, or run longer"
         )
     if 1 < rounds <= interval:
         lines.append(
@@ -60,7 +62,8 @@ def run_warnings(
             "lower it, or run longer"
         )
     if "frozen_score" in clients:
-        lines += _worse_than_frozen(clients["score"], clients["frozen_score"], metric)
+        members = took_part(clients)
+        lines += _worse_than_frozen(clients["score"][members], clients["frozen_score"][members], metric)
     return lines
 
 
@@ -136,10 +139,11 @@ def loss_bound_of(run: Result) -> str:
 
 
 def _worse_than_frozen(score: AnyArray, frozen: AnyArray, metric: str) -> list[str]:
-    """Whether the mean difference over clients exceeds its noise, two standard errors."""
+    """Whether the mean difference over clients exceeds its noise, two standard errors, which one client cannot tell."""
     lost = frozen - score if metric == "accuracy" else score - frozen
-    noise = _STANDARD_ERRORS * float(lost.std(ddof=1)) / math.sqrt(lost.size) if lost.size > 1 else 0.0
-    if not np.isfinite(lost).all() or not float(lost.mean()) > noise:
+    if lost.size < 2 or not np.isfinite(lost).all():
+        return []
+    if not float(lost.mean()) > _STANDARD_ERRORS * float(lost.std(ddof=1)) / math.sqrt(lost.size):
         return []
     return [
         f"fine-tuning makes predictions worse: {metric} {float(score.mean()):.4g}, with the frozen dictionary "

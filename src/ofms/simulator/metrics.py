@@ -14,6 +14,8 @@ from ofms.simulator.exchange import Exchange
 from ofms.simulator.history import History
 
 Line = dict[str, Any]
+# Arrays by client that mean nothing for one that was never in the fleet.
+_OF_MEMBERS = {"score", "frozen_score", "regret", "held_share", "prediction_share"}
 _SUMS = ("score", "frozen_score", "model_score", "down", "up", "most_held", "held_rounds", "predicted_share")
 
 
@@ -205,14 +207,15 @@ class Measurement:
     @property
     def saturated_share(self) -> float:
         """The share of samples on which the losses of all predicting models reach their bound."""
-        clients = gather_rows(self._group, {"score": self.score})["score"].size
-        return self._all_saturated() / (clients * max(1, self.rounds))
+        rounds = np.full(self.score.shape, self.rounds) if self.own_rounds is None else self.own_rounds
+        samples = int(gather_rows(self._group, {"rounds": rounds})["rounds"].sum())
+        return self._all_saturated() / max(1, samples)
 
     def _all_saturated(self) -> int:
         return int(gather_rows(self._group, {"saturated": np.array([self.saturated])})["saturated"].sum())
 
     def per_client(self) -> dict[str, AnyArray]:
-        """Arrays with a leading client axis."""
+        """Arrays with a leading client axis; NaN for clients that were never in the fleet, except for their bytes."""
         each = self.rounds if self.own_rounds is None else np.maximum(self.own_rounds, 1)[:, None]
         arrays: dict[str, AnyArray] = {
             "score": self._mean(self.score),
@@ -232,4 +235,6 @@ class Measurement:
             if self.hindsight:
                 never = self.shared_rounds == 0
                 arrays["model_score"] = np.where(never, np.nan, self.model_score / np.maximum(self.shared_rounds, 1))
+            for name in _OF_MEMBERS & arrays.keys():
+                arrays[name][self.own_rounds == 0] = np.nan
         return gather_rows(self._group, arrays)

@@ -16,8 +16,10 @@ import torch
 
 from ofms.compute.group import ALONE, Group, own_device
 from ofms.core.errors import InvalidInput, PeerEnded
+from ofms.core.failures import describe_failure, is_of_policy, last_line, user_line
 from ofms.data.stream import Stream
 from ofms.models.dictionary import Dictionary
+from ofms.plugins import is_reference
 from ofms.policies import blocks
 from ofms.policies.fleet import Fleet
 from ofms.policies.protocol import Policy
@@ -132,7 +134,9 @@ def run(
             observers.append(stack.enter_context(follower))
         _log.debug("configuration: %s", msgspec.json.encode(config).decode())
         began = time.perf_counter() - seconds
-        for exchange in _explained(simulation.exchanges(), stream, fleet.catalogue.names, folder):
+        policies = [config.policy, *(event.policy for event in config.events or () if event.policy is not None)]
+        own = ", ".join(name for name in policies if is_reference(name))
+        for exchange in _explained(simulation.exchanges(), stream, fleet.catalogue.names, folder, own):
             new = measurement.add(exchange)
             new[-1] |= _events(exchange, fleet.catalogue.names, stream)
             if drift is not None:
@@ -191,9 +195,12 @@ def _events(exchange: Exchange, models: Sequence[str], stream: Stream) -> Line:
 
 
 def _explained(
-    exchanges: Iterator[Exchange], stream: Stream, models: Sequence[str], folder: Path | None
+    exchanges: Iterator[Exchange], stream: Stream, models: Sequence[str], folder: Path | None, own: str
 ) -> Iterator[Exchange]:
-    """The exchanges; a broken rule names client and model, and an error of the user's own code says how to resume."""
+    """The exchanges; a broken rule names client and model, and an error of the user's own code says how to resume.
+
+    `own` names the policies that are the user's: an error of what one returned is one of its own.
+    """
     try:
         yield from exchanges
     except BrokenRule as error:
@@ -203,7 +210,13 @@ def _explained(
         if folder is not None:
             error.add_note(f"continue with: {resume_command(folder)}")
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        unexpected = user_line(error) is None and not isinstance(error, InvalidInput | MemoryError)
+        if own and unexpected and is_of_policy(error):
+            remedy = f"{describe_failure(error)}, in {last_line(error)}; correct what its parts return"
+            raise InvalidInput("policy", own, remedy) from error
         # An error of the folder itself says so already.
         if folder is not None and not isinstance(error, InvalidInput | OSError):
             error.add_note(f"once it is corrected, continue with: {resume_command(folder)}")

@@ -47,8 +47,7 @@ def new_folder(folder: Path, *, private: bool = False) -> Iterator[Path]:
     """
     if folder.name in ("", ".."):
         raise InvalidInput("folder", folder, "it already exists; name a new one")
-    require_writable(folder.parent)
-    with waiting_lock(folder):
+    with _parents_of(folder), waiting_lock(folder):
         if folder.exists() and (not folder.is_dir() or not is_vacant(folder)):
             raise InvalidInput("folder", folder, "it already exists; name a new one")
         partial = _partial_path(folder)
@@ -62,6 +61,20 @@ def new_folder(folder: Path, *, private: bool = False) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+
+
+@contextmanager
+def _parents_of(folder: Path) -> Iterator[None]:
+    """The folders above one exist; those that were missing are removed when the block fails, if they are empty."""
+    missing = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        require_writable(folder.parent)
+        yield
+    except BaseException:
+        for parent in missing:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
 
 
 @contextmanager

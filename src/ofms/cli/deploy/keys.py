@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ofms.cli.deploy.common import folder_argument
 from ofms.cli.options import assignments, named_budgets, trust_option
 from ofms.policies import DEFAULT
+
+_LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+# As certificates have them: a star stands for the first part.
+_HOST = re.compile(rf"(?=.{{1,253}}$)(\*\.)?{_LABEL}(\.{_LABEL})*")
+# Options of a new deployment, and how one that exists is changed.
+_NEW = {
+    "policy": "ofms deploy set {folder} --policy NAME",
+    "settings": "ofms deploy set {folder} --set KEY=VALUE",
+    "interval": "ofms deploy set {folder} --interval N",
+    "quorum": "ofms deploy set {folder} --quorum SHARE",
+    "models": "ofms deploy models add {folder} DIR",
+}
 
 
 @click.command("keys")
@@ -70,7 +86,7 @@ def command(
 ) -> None:
     """Create a deployment (certificate authority, server certificate, device keys); add and revoke devices."""
     from ofms.coordinator.deployment import Deployment, read_config
-    from ofms.coordinator.files import APP, DEVICE_FOLDERS, GRAPHS, SERVER, STATE
+    from ofms.coordinator.files import APP, DEVICE_FOLDERS, GRAPHS, SERVER, STATE, split_address
     from ofms.coordinator.graphs import export_missing, write_graphs
     from ofms.coordinator.joins import has_begun
     from ofms.coordinator.keys import change_devices, make_deployment
@@ -82,6 +98,7 @@ def command(
 
     if address is None:
         config = read_config(folder)
+        _refuse_options_of_new(folder)
         # Exported before anything is written, because it may fail.
         graphs = export_missing(folder / GRAPHS, current_dictionary(folder), click.echo) if edge else []
         change_devices(folder, devices, revoke, config.address)
@@ -92,6 +109,8 @@ def command(
     elif (folder / SERVER).exists():
         raise InvalidInput("deployment", folder, "it already exists; omit --server to add devices to it")
     else:
+        for host in (split_address(address)[0], *hosts):
+            _require_host(host)
         given: dict[str, Any] = {"policy": policy, "settings": settings, "interval": interval, "rounds": rounds}
         given |= {"doubling": doubling, "quorum": quorum}
         # All of it or nothing: a device that is refused leaves no deployment behind.
@@ -117,3 +136,40 @@ def command(
             click.echo("the running server admits new devices before its next exchange")
     elif edge and is_locked(folder / STATE):
         click.echo("restart the server to send the graphs")
+
+
+def _refuse_options_of_new(folder: Path) -> None:
+    """Reject options that would change nothing, because the deployment exists."""
+    from ofms.core.errors import InvalidInput
+
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if name in ("folder", "devices", "edge", "revoke"):
+            continue
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            remedy = "it is for a new deployment, with --server; this one has its values in server.toml"
+            if name == "hosts":
+                remedy = "it is for a new deployment, with --server; the certificate of this one is for its own names"
+            if name in _NEW:
+                change = _NEW[name].format(folder=shlex.quote(str(folder)))
+                remedy = f"it is for a new deployment; change this one with: {change}"
+            raise InvalidInput(parameter.opts[0].removeprefix("--"), _shown(context.params[name]), remedy)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={each}" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _require_host(host: str) -> None:
+    """Reject what a certificate cannot name."""
+    from ofms.core.errors import InvalidInput
+
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if _HOST.fullmatch(host) is None:
+            remedy = "write it in ASCII, as a name or an address, such as fleet.example.com"
+            raise InvalidInput("host", host or "''", remedy) from None
