@@ -75,8 +75,7 @@ def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budg
     if needed > budget:
         raise InvalidInput("message", f"{needed} bytes", f"the grant exceeds the budget of {budget} bytes")
     contents = {int(model): array for model, array in envelope.part("model").items()}
-    # One by one: a copy of all of them would take as much memory as the models.
-    sent = {model: SentModel(each, held_models.read(model, each.tobytes())) for model, each in contents.items()}
+    sent = {model: SentModel(each, held_models.read(model, each.data)) for model, each in contents.items()}
     for model, version in versions.items():
         if model not in sent and memory.versions.get(model) != version:
             raise InvalidInput("message", f"model {model}", "it is granted but neither sent nor held")
@@ -86,7 +85,9 @@ def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budg
 
 def _read_arrays(envelope: Envelope, exchange: int, held_models: HeldModels) -> Grants:
     """The arrays of a grant; rejected unless they are those of this client and its models."""
-    part, models = envelope.part("grant"), len(held_models.membership.catalogue)
+    # They are kept, and must not keep the rest of the message.
+    part = {name: array.copy() for name, array in envelope.part("grant").items()}
+    models = len(held_models.membership.catalogue)
     groups, client = int(envelope.values["groups"]), require_array(part, "client", (1,), "i")
     weights = None
     if "prediction_weights" in part:

@@ -38,7 +38,7 @@ class HeldModels:
         copies = local.copies if local is not None else 1
         return copies * sum(int(self.membership.catalogue.storage[model]) for model in list(models))
 
-    def read(self, model: int, content: bytes) -> Arrays:
+    def read(self, model: int, content: bytes | memoryview) -> Arrays:
         """Decode the tensors of a model; reject them unless names, shapes and types match its network."""
         if not 0 <= model < len(self.membership.catalogue):
             raise InvalidInput("message", f"model {model}", "no such model in the dictionary")

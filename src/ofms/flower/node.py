@@ -48,7 +48,7 @@ class _Arrived:
     """A message that the device has not processed."""
 
     transfer: Transfer
-    content: bytes
+    content: bytes | memoryview
     question: Question
 
 
