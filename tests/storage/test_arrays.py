@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays_of
 
 import ofms
 from ofms.core.typing import AnyArray
-from ofms.storage.arrays import decode_arrays, encode_arrays, read_metadata, shared_arrays
+from ofms.storage.arrays import decode_arrays, encode_arrays, encoded_parts, read_metadata, shared_arrays
 from tests.memory_taken import bytes_taken
 
 TYPES = ["?", "f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
@@ -56,6 +56,7 @@ def test_a_content_is_copied_once_when_it_is_written_and_never_when_it_is_shared
     arrays = {f"model.{number}": np.zeros(LARGE // 4, np.uint8) for number in range(4)}
     content = encode_arrays(arrays, {})
     assert LARGE < bytes_taken(lambda: encode_arrays(arrays, {})) < 1.1 * LARGE
+    assert bytes_taken(lambda: encoded_parts(arrays, {})) < 0.1 * LARGE
     assert bytes_taken(lambda: shared_arrays(content)) < 0.1 * LARGE
     assert LARGE < bytes_taken(lambda: decode_arrays(content)) < 1.1 * LARGE
 
@@ -68,13 +69,14 @@ def test_only_arrays_that_are_not_shared_can_be_written() -> None:
     assert decode_arrays(content)["a"].tolist() == [0, 1, 2]
 
 
-def test_arrays_at_any_place_are_aligned() -> None:
+def test_arrays_at_any_place_are_read() -> None:
     header = b'{"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}'
     for spaces in range(8):
         padded = header + b" " * spaces
-        found = shared_arrays(len(padded).to_bytes(8, "little") + padded + np.array([1.0, 2.0]).tobytes())["a"]
+        content = len(padded).to_bytes(8, "little") + padded + np.array([1.0, 2.0]).tobytes()
+        found = decode_arrays(content)["a"]
         assert found.flags.aligned
-        assert found.tolist() == [1.0, 2.0]
+        assert found.tolist() == shared_arrays(content)["a"].tolist() == [1.0, 2.0]
 
 
 ENTRY = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}

@@ -15,14 +15,14 @@ from ofms.core.messages import Grants
 from ofms.core.typing import AnyArray
 from ofms.device.held_models import HeldModels
 from ofms.device.memory import Before, Memory, Outgoing
-from ofms.storage.envelope import Envelope, decode, encode, message_arrays, require_array
+from ofms.storage.envelope import Envelope, decode, encode, message_arrays, parts_of, require_array
 
 _MOST_EXCHANGES = 2**62
 
 
 @dataclass(frozen=True, eq=False)
 class SentModel:
-    """A model sent with a grant: its bytes, as written to the store, and its tensors."""
+    """A model sent with a grant: its bytes, as written to the store, and its tensors, which share their memory."""
 
     content: AnyArray
     tensors: Arrays
@@ -144,7 +144,7 @@ def write_request(
     }
     if statistics is not None:
         values["statistics"] = dict(statistics)
-    memory.outgoing = Outgoing(exchange, encode(Envelope("request", values, arrays)))
+    memory.outgoing = Outgoing(exchange, parts_of(Envelope("request", values, arrays)))
     memory.requested_exchange = exchange
 
 

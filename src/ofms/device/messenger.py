@@ -113,7 +113,7 @@ class Messenger:
         if memory.outgoing is not None:
             request = without_report(self._recorder.content(memory.outgoing), opening)
             with self._guard:
-                memory.opening, memory.outgoing = opening, Outgoing(memory.outgoing.exchange, request)
+                memory.opening, memory.outgoing = opening, Outgoing(memory.outgoing.exchange, [request])
                 self._recorder.snapshot()
 
     def _report(self, held_models: HeldModels) -> None:

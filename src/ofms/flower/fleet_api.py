@@ -206,19 +206,20 @@ def _bound_responses(client: Any, largest: int) -> None:
         if not size.isdecimal() or int(size) > largest or "content-encoding" in response.headers:
             response.close()
             raise InvalidInput("message", f"{size} bytes", f"at most {largest} bytes are accepted")
-        _read(response)
+        _read(response, int(size))
 
     client._client.event_hooks = {"response": [require_small]}
     client._client.headers["accept-encoding"] = "identity"
 
 
-def _read(response: httpx.Response) -> None:
-    """Read a response into one buffer: httpx would keep its parts beside the whole."""
+def _read(response: httpx.Response, size: int) -> None:
+    """Read a response into one buffer of its size: httpx would keep its parts beside the whole."""
     assert isinstance(response.stream, httpx.SyncByteStream)
-    buffer = BytesIO()
+    buffer = BytesIO(bytes(size))
     for part in response.stream:
         buffer.write(part)
     response.stream.close()
+    buffer.truncate()
     response.stream = httpx.ByteStream(buffer.getvalue())
 
 

@@ -47,6 +47,11 @@ class _Metadata(msgspec.Struct):
 
 def encode_arrays(arrays: Mapping[str, AnyArray], metadata: Mapping[str, str]) -> bytes:
     """Encode real and boolean arrays; their bytes are copied once."""
+    return b"".join(encoded_parts(arrays, metadata))
+
+
+def encoded_parts(arrays: Mapping[str, AnyArray], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """The parts of encoded arrays, which follow one another; they share the memory of the arrays."""
     whole = {name: np.require(array, array.dtype.newbyteorder("<"), "C") for name, array in arrays.items()}
     # The largest types first, so that each array begins at a multiple of its type's size.
     order = sorted(whole, key=lambda name: (-whole[name].itemsize, name))
@@ -57,7 +62,8 @@ def encode_arrays(arrays: Mapping[str, AnyArray], metadata: Mapping[str, str]) -
         entries[name] = _Entry(_NAMES[whole[name].dtype], list(whole[name].shape), (begin, end))
     header = msgspec.json.encode(entries)
     header += b" " * (-len(header) % _ALIGNMENT)
-    return b"".join([len(header).to_bytes(_LENGTH, "little"), header, *(whole[name].data for name in order)])
+    data = [whole[name].reshape(-1).view(np.uint8).data for name in order]
+    return [len(header).to_bytes(_LENGTH, "little"), header, *data]
 
 
 def decode_arrays(content: bytes | memoryview) -> dict[str, AnyArray]:
@@ -70,7 +76,10 @@ def decode_arrays(content: bytes | memoryview) -> dict[str, AnyArray]:
 
 
 def shared_arrays(content: bytes | memoryview) -> dict[str, AnyArray]:
-    """Decode arrays by name that cannot be written and share the memory of the content, all of which they keep."""
+    """Decode arrays by name that cannot be written and share the memory of the content, all of which they keep.
+
+    They may begin at any address; a copy begins at a multiple of its type's size.
+    """
     try:
         header, data = _split(content)
         entries = from_json(header, dict[str, msgspec.Raw])
@@ -117,8 +126,7 @@ def _array(entry: _Entry, data: memoryview) -> AnyArray:
     begin, end = entry.data_offsets
     array: AnyArray = np.frombuffer(data[begin:end], dtype=_type_of(entry)).reshape(entry.shape)
     array.flags.writeable = False
-    # Other senders may place it anywhere.
-    return array if array.flags.aligned else array.copy()
+    return array
 
 
 def _type_of(entry: _Entry) -> np.dtype[Any]:

@@ -15,7 +15,7 @@ import msgspec
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Message
 from ofms.core.typing import AnyArray
-from ofms.storage.arrays import decode_arrays, encode_arrays, read_metadata, shared_arrays
+from ofms.storage.arrays import decode_arrays, encoded_parts, read_metadata, shared_arrays
 from ofms.storage.typed import from_json
 
 PROTOCOL = 2
@@ -47,8 +47,13 @@ class Envelope:
 
 def encode(envelope: Envelope) -> bytes:
     """Encode an envelope as bytes."""
+    return b"".join(parts_of(envelope))
+
+
+def parts_of(envelope: Envelope) -> list[bytes | memoryview]:
+    """The parts of an encoded envelope, which follow one another; they share the memory of its arrays."""
     head = msgspec.json.encode({"protocol": PROTOCOL, "kind": envelope.kind, "values": envelope.values}).decode()
-    return encode_arrays(envelope.arrays, {_HEAD: head})
+    return encoded_parts(envelope.arrays, {_HEAD: head})
 
 
 def decode(content: bytes | memoryview, *, shared: bool = False) -> Envelope:
