@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ofms.coordinator.aggregation import Closed
-from ofms.coordinator.changes import Requested
+from ofms.coordinator.changes import Requested, discard_models, take_models
 from ofms.coordinator.checkpoint import MODELS, Beginning, Checkpoint, Moment, Records
 from ofms.coordinator.commands import Command
 from ofms.coordinator.coordinator import OpenExchange
@@ -257,7 +257,13 @@ class PersistentCoordinator(PersistentEvents):
             self.log_event(f"exchange {coordinator.exchange}: {back}; {changed} models changed")
         elif command.do == "change":
             requested = convert(command.change or {}, Requested)
-            self.apply(requested.event(coordinator, self.deployment.roster))
+            event = requested.event(coordinator, self.deployment.roster)
+            take_models(self.folder, requested.kept, {name for each in self.beginning.events for name in each.add})
+            try:
+                self.apply(event)
+            except InvalidInput:
+                discard_models(self.folder, requested.kept)
+                raise
         else:
             raise InvalidInput("command", command.do, "use freeze, thaw, rollback or change")
 
