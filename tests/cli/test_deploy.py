@@ -68,7 +68,7 @@ def models(tmp_path: Path) -> Path:
         (["models", "add", "FLEET", "MODELS", "--model", "netX"], "model = netX"),
         (["models", "add", "FOLDER", "MODELS"], "not a deployment"),
         (["set", "FLEET"], "nothing to change: give an option"),
-        (["set", "FLEET", "--budget", "device-0=1B"], "budget = 1 bytes: it must hold the two largest models"),
+        (["set", "FLEET", "--budget", "device-0=1B"], "device-0 has 1 bytes: it must hold the two largest models"),
         (["set", "FLEET", "--budget", "nobody=5"], "budget = nobody: no such device"),
         (["set", "FLEET", "--bandwidth", "1B"], "bandwidth = 1 bytes: a client may have to upload"),
         (["set", "FLEET", "--interval", "0"], "interval = 0: give at least 1"),

@@ -17,7 +17,7 @@ from ofms.coordinator import graphs, operation
 from ofms.coordinator.changes import Requested
 from ofms.coordinator.commands import Command, give_command
 from ofms.coordinator.deployment import Deployment
-from ofms.coordinator.files import ADDED, COMMANDS, GRAPHS
+from ofms.coordinator.files import ADDED, COMMANDS, EVENTS, GRAPHS
 from ofms.coordinator.graphs import Graphs
 from ofms.coordinator.keys import add_device, revoke_device
 from ofms.coordinator.operation import request_change
@@ -153,7 +153,28 @@ def test_another_policy_and_interval_are_in_force_from_the_next_exchange(changin
     changing.restart()
     assert changing.persistence.coordinator.name == "follow-the-leader"
     assert changing.persistence.deadline == 7.0
-    assert read_status(changing.folder)["policy"] == "follow-the-leader"
+    changing.persistence.write_status()
+    status = read_status(changing.folder)
+    assert [status[name] for name in ("policy", "deadline", "interval", "aggregation")] == [
+        "follow-the-leader",
+        7.0,
+        3,
+        "sum",
+    ]
+    assert status["settings"] == coordinator.settings
+
+
+def test_a_server_says_which_values_of_its_file_are_not_in_force(changing: ChangingFleet) -> None:
+    changing.persistence.log_overridden()
+    request_change(changing.folder, Requested(deadline=7.0, bandwidth="300%"))
+    changing.run(1)
+    changing.restart()
+    changing.persistence.log_overridden()
+    found = [line for line in (changing.folder / EVENTS).read_text().splitlines() if "server.toml has" in line]
+    assert [line.partition("Z ")[2] for line in found] == [
+        "server.toml has deadline = 60.0, but a change of the running fleet is in force: 7.0",
+        "server.toml has bandwidth = 100%, but a change of the running fleet is in force: 300%",
+    ]
 
 
 def test_a_policy_that_needs_a_horizon_runs_without_one_by_doubling(tmp_path: Path) -> None:
@@ -174,7 +195,7 @@ def test_a_policy_that_needs_a_horizon_runs_without_one_by_doubling(tmp_path: Pa
         ({"retire": ["netX"]}, "retire = netX: no such model is in use; name one of net0, net1"),
         ({"retire": ["net0", "net1", "net2", "net3"]}, "at least 2 models; add another one first"),
         ({"budget": {"device-9": "5"}}, "budget = device-9: no such device; the devices are: device-0"),
-        ({"budget": {"device-0": "10B"}}, "budget = 10 bytes: it must hold the two largest models"),
+        ({"budget": {"device-0": "10B"}}, "budget = device-0 has 10 bytes: it must hold the two largest models"),
         ({"policy": "nothing"}, "policy = nothing: use one of"),
         ({"settings": {"speed": 3}}, "set = speed: late-hedge has"),
         ({"interval": 0}, "interval = 0: give at least 1"),
@@ -200,6 +221,15 @@ def test_a_bad_model_is_refused_before_anything_is_written(changing: ChangingFle
         with pytest.raises(ofms.InvalidInput, match=message):
             request_change(changing.folder, Requested(), models=folder, names=names)
     assert not (changing.folder / ADDED).exists()
+
+
+def test_devices_without_room_for_a_model_are_named(changing: ChangingFleet) -> None:
+    smallest = min(model.storage for model in changing.whole.models)
+    with pytest.raises(
+        ofms.InvalidInput, match=f"budget = device-1 has {smallest} bytes: it must hold the two largest"
+    ):
+        request_change(changing.folder, Requested(budget={"device-1": f"{smallest}B"}))
+    assert not (changing.folder / COMMANDS).exists()
 
 
 def other_model(changing: ChangingFleet, folder: Path) -> Path:
@@ -318,7 +348,7 @@ def test_a_model_that_needs_pytorch_is_refused_with_what_can_be_done(
 
     monkeypatch.setattr(onnx_export, "require_exporter", lambda: None)
     monkeypatch.setattr(onnx_export, "export_graphs", not_exported)
-    with pytest.raises(ofms.InvalidInput, match="edge = net5: .* devices of this fleet may have none") as caught:
+    with pytest.raises(ofms.InvalidInput, match=r"edge = net5: .* devices of this fleet may have none") as caught:
         request_change(changing.folder, Requested(), models=changing.further)
     assert "--edge" not in str(caught.value)
     assert not (changing.folder / ADDED).exists()

@@ -47,6 +47,8 @@ class PersistentCoordinator(PersistentEvents):
     def __init__(self, deployment: Deployment, *, read_only: bool = False) -> None:
         self.deployment, self.folder = deployment, deployment.folder
         self._lock, self._complaints, self._programs = None, set[str](), Programs()
+        # By device: why it rejected its last welcome. Nobody waits for its request until the fleet changes.
+        self.declined: dict[int, str] = {}
         if not read_only:
             require_private(self.folder / STATE)
             require_private(self.folder / STATE / MODELS, within=self.folder / STATE)
@@ -234,7 +236,7 @@ class PersistentCoordinator(PersistentEvents):
 
     def write_status(self) -> None:
         """Write `status.json`."""
-        write_status(self.folder, self.coordinator, self.deployment.roster, self.nodes, self.records, self.quorum)
+        write_status(self.folder, self.coordinator, self.deployment.roster, self.nodes, self.records, self)
 
     def write_dictionary(self, folder: Path) -> None:
         """Write the current dictionary, for use elsewhere."""
