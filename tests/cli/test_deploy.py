@@ -96,6 +96,14 @@ def test_a_faulty_command_is_refused_in_one_line(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_server_that_logs_json_also_says_so_why_it_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("deploy", "server", tmp_path / "nowhere", "--log-format", "json") == 2
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["level"], line["logger"]) for line in lines] == [("error", "ofms")]
+    assert run("deploy", "status", tmp_path / "nowhere") == 2
+    assert capsys.readouterr().err.startswith("ofms: "), "of this command alone"
+
+
 def test_keys_makes_adds_and_revokes(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "new")
     policy = ["--policy", "ofms-ft", "--rounds", "1000"]

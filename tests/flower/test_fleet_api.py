@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import logging
+import threading
 import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import httpx
+import pytest
 import uvicorn.config
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.runtime import RuntimeHttpClient
@@ -16,6 +19,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ofms.flower.fleet_api import _bound_responses, _Signing
+from ofms.flower.http import silence_requests
 from tests.memory_taken import bytes_taken
 
 
@@ -51,6 +55,23 @@ def test_a_response_is_in_memory_once() -> None:
         _bound_responses(SimpleNamespace(_client=client), size)
         client.post("http://superlink")
         assert size <= bytes_taken(lambda: client.post("http://superlink").content) < 1.4 * size
+
+
+def test_requests_are_logged_but_those_of_threads_that_poll(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="httpx")
+    transport = httpx.MockTransport(lambda request: httpx.Response(200))
+
+    def poll(path: str, *, quiet: bool) -> None:
+        if quiet:
+            silence_requests()
+        with httpx.Client(transport=transport) as client:
+            client.post(f"http://superlink/{path}")
+
+    for path, quiet in (("node", True), ("program", False)):
+        thread = threading.Thread(target=poll, args=(path,), kwargs={"quiet": quiet})
+        thread.start()
+        thread.join()
+    assert ["program" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_flower_has_the_private_parts_that_are_used_without_an_import() -> None:
