@@ -88,7 +88,7 @@ def models(tmp_path: Path) -> Path:
         (["models", "add", "FLEET", "MODELS", "--model", "netX"], "model = netX"),
         (["models", "add", "FOLDER", "MODELS"], "not a deployment"),
         (["set", "FLEET"], "nothing to change: give an option"),
-        (["set", "FLEET", "--budget", "device-0=1B"], "budget = 1 bytes: it must hold the two largest models"),
+        (["set", "FLEET", "--budget", "device-0=1B"], "device-0 has 1 bytes: it must hold the two largest models"),
         (["set", "FLEET", "--budget", "nobody=5"], "budget = nobody: no such device"),
         (["set", "FLEET", "--bandwidth", "1B"], "bandwidth = 1 bytes: a client may have to upload"),
         (["set", "FLEET", "--interval", "0"], "interval = 0: give at least 1"),
@@ -114,6 +114,14 @@ def test_a_faulty_command_is_refused_in_one_line(
     assert_refused(capsys, run("deploy", *(places.get(each, each) for each in arguments)), message)
     assert sorted(path.relative_to(fleet) for path in fleet.rglob("*")) == before, "nothing half-written"
     assert not (tmp_path / "new").exists()
+
+
+def test_a_server_that_logs_json_also_says_so_why_it_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("deploy", "server", tmp_path / "nowhere", "--log-format", "json") == 2
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["level"], line["logger"]) for line in lines] == [("error", "ofms")]
+    assert run("deploy", "status", tmp_path / "nowhere") == 2
+    assert capsys.readouterr().err.startswith("ofms: "), "of this command alone"
 
 
 def test_keys_makes_adds_and_revokes(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

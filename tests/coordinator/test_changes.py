@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 
 import ofms
-from ofms.coordinator import graphs
+from ofms.compute import onnx_export
+from ofms.compute.onnx_export import NotExported
+from ofms.coordinator import graphs, operation
 from ofms.coordinator.changes import Requested
 from ofms.coordinator.commands import Command, give_command
 from ofms.coordinator.deployment import Deployment
-from ofms.coordinator.files import ADDED, COMMANDS
+from ofms.coordinator.files import ADDED, COMMANDS, EVENTS, GRAPHS
 from ofms.coordinator.graphs import Graphs
 from ofms.coordinator.keys import add_device, revoke_device
 from ofms.coordinator.operation import request_change
@@ -22,7 +25,7 @@ from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.status import read_status
 from ofms.core.events import Event
 from ofms.device.device import Device
-from ofms.models.dictionary import Dictionary
+from ofms.models.dictionary import Dictionary, Model
 from ofms.simulator.phases import Phases
 from ofms.simulator.simulation import make_simulation
 from tests.changing import deployed_setup
@@ -150,7 +153,28 @@ def test_another_policy_and_interval_are_in_force_from_the_next_exchange(changin
     changing.restart()
     assert changing.persistence.coordinator.name == "follow-the-leader"
     assert changing.persistence.deadline == 7.0
-    assert read_status(changing.folder)["policy"] == "follow-the-leader"
+    changing.persistence.write_status()
+    status = read_status(changing.folder)
+    assert [status[name] for name in ("policy", "deadline", "interval", "aggregation")] == [
+        "follow-the-leader",
+        7.0,
+        3,
+        "sum",
+    ]
+    assert status["settings"] == coordinator.settings
+
+
+def test_a_server_says_which_values_of_its_file_are_not_in_force(changing: ChangingFleet) -> None:
+    changing.persistence.log_overridden()
+    request_change(changing.folder, Requested(deadline=7.0, bandwidth="300%"))
+    changing.run(1)
+    changing.restart()
+    changing.persistence.log_overridden()
+    found = [line for line in (changing.folder / EVENTS).read_text().splitlines() if "server.toml has" in line]
+    assert [line.partition("Z ")[2] for line in found] == [
+        "server.toml has deadline = 60.0, but a change of the running fleet is in force: 7.0",
+        "server.toml has bandwidth = 100%, but a change of the running fleet is in force: 300%",
+    ]
 
 
 def test_a_policy_that_needs_a_horizon_runs_without_one_by_doubling(tmp_path: Path) -> None:
@@ -171,7 +195,7 @@ def test_a_policy_that_needs_a_horizon_runs_without_one_by_doubling(tmp_path: Pa
         ({"retire": ["netX"]}, "retire = netX: no such model is in use; name one of net0, net1"),
         ({"retire": ["net0", "net1", "net2", "net3"]}, "at least 2 models; add another one first"),
         ({"budget": {"device-9": "5"}}, "budget = device-9: no such device; the devices are: device-0"),
-        ({"budget": {"device-0": "10B"}}, "budget = 10 bytes: it must hold the two largest models"),
+        ({"budget": {"device-0": "10B"}}, "budget = device-0 has 10 bytes: it must hold the two largest models"),
         ({"policy": "nothing"}, "policy = nothing: use one of"),
         ({"settings": {"speed": 3}}, "set = speed: late-hedge has"),
         ({"interval": 0}, "interval = 0: give at least 1"),
@@ -197,6 +221,63 @@ def test_a_bad_model_is_refused_before_anything_is_written(changing: ChangingFle
         with pytest.raises(ofms.InvalidInput, match=message):
             request_change(changing.folder, Requested(), models=folder, names=names)
     assert not (changing.folder / ADDED).exists()
+
+
+def test_devices_without_room_for_a_model_are_named(changing: ChangingFleet) -> None:
+    smallest = min(model.storage for model in changing.whole.models)
+    with pytest.raises(
+        ofms.InvalidInput, match=f"budget = device-1 has {smallest} bytes: it must hold the two largest"
+    ):
+        request_change(changing.folder, Requested(budget={"device-1": f"{smallest}B"}))
+    assert not (changing.folder / COMMANDS).exists()
+
+
+def other_model(changing: ChangingFleet, folder: Path) -> Path:
+    """A folder with another model of the name of the one that can be added."""
+    model = changing.whole.models[5]
+    tensors = {name: tensor + 1 for name, tensor in model.tensors.items()}
+    Dictionary("regression", (replace(model, tensors=tensors),)).write(folder)
+    return folder
+
+
+def added_model(changing: ChangingFleet) -> dict[str, list[float]]:
+    tensors = changing.persistence.coordinator.dictionary.models[5].tensors
+    return {name: tensor.flatten().tolist() for name, tensor in tensors.items()}
+
+
+def test_a_second_model_of_a_name_that_waits_to_be_added_is_refused(changing: ChangingFleet, tmp_path: Path) -> None:
+    request_change(changing.folder, Requested(), models=changing.further)
+    kept = [*(changing.folder / ADDED).iterdir()]
+    with pytest.raises(
+        ofms.InvalidInput, match="model = net5: an earlier command that adds a model of this name waits"
+    ):
+        request_change(changing.folder, Requested(), models=other_model(changing, tmp_path / "other"))
+    assert [*(changing.folder / ADDED).iterdir()] == kept
+    assert len([*(changing.folder / COMMANDS).iterdir()]) == 1
+
+
+@pytest.mark.parametrize("executed", [False, True])
+def test_of_two_commands_at_once_that_add_a_name_the_first_counts(
+    executed: bool, changing: ChangingFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may execute the first one while the second is being given."""
+    other = other_model(changing, tmp_path / "other")
+    request_change(changing.folder, Requested(), models=changing.further)
+
+    def waiting(folder: Path) -> list[Command]:
+        if executed:
+            assert changing.persistence.run_commands()
+        return []
+
+    monkeypatch.setattr(operation, "waiting_commands", waiting)
+    request_change(changing.folder, Requested(), models=other)
+    changing.persistence.run_commands()
+    first = {name: tensor.flatten().tolist() for name, tensor in changing.whole.models[5].tensors.items()}
+    assert added_model(changing) == first
+    changing.restart()
+    assert added_model(changing) == first
+    assert [path.name for path in (changing.folder / ADDED).iterdir()] == ["net5"]
+    changing.run(1)
 
 
 def test_an_event_is_refused_in_an_open_exchange(changing: ChangingFleet) -> None:
@@ -255,3 +336,19 @@ def test_an_exported_dictionary_has_the_models_in_use(changing: ChangingFleet, t
         4,
         5,
     )
+
+
+def test_a_model_that_needs_pytorch_is_refused_with_what_can_be_done(
+    changing: ChangingFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (changing.folder / GRAPHS).mkdir()
+
+    def not_exported(model: Model, task: str) -> dict[str, bytes]:
+        raise NotExported("a branch")
+
+    monkeypatch.setattr(onnx_export, "require_exporter", lambda: None)
+    monkeypatch.setattr(onnx_export, "export_graphs", not_exported)
+    with pytest.raises(ofms.InvalidInput, match=r"edge = net5: .* devices of this fleet may have none") as caught:
+        request_change(changing.folder, Requested(), models=changing.further)
+    assert "--edge" not in str(caught.value)
+    assert not (changing.folder / ADDED).exists()

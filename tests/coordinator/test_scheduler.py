@@ -15,6 +15,7 @@ from ofms.coordinator.files import DEVICES, POLLED, STATE
 from ofms.coordinator.keys import revoke_device
 from ofms.coordinator.operation import request_change
 from ofms.coordinator.persistence import PersistentCoordinator
+from ofms.coordinator.status import read_status, status_text
 from ofms.coordinator.transport import Kind, Reply
 from ofms.storage.envelope import Envelope, decode, encode
 from tests.deployments import DirectFleet, make_fleet, parameters
@@ -80,7 +81,11 @@ def test_nobody_waits_for_a_device_that_rejects_its_welcome(tmp_path: Path, monk
 
     monkeypatch.setattr(scheduled.transport, "answer", reject)
     scheduled.clock.at(8.0, lambda: request_change(scheduled.folder, Requested(retire=["net0"])))
+    shown: list[str] = []
+    scheduled.clock.at(29.0, lambda: shown.append(status_text(read_status(scheduled.folder))))
     scheduled.run_for(45)
+    assert "device-1 takes no part: it rejected its message: budget = 5 bytes: give more" in shown[0]
+    assert "takes no part" not in status_text(read_status(scheduled.folder))
     assert "model net0 is retired" in scheduled.events
     grants = [[when for when, *to in sent if to[:2] == [client, "exchange"]] for client in range(3)]
     assert max(after - before for before, after in pairwise(grants[0])) < 6, "exchanges open without it"

@@ -318,3 +318,34 @@ def test_the_status_shows_who_is_late(tmp_path: Path) -> None:
     assert "still working" not in status_text(status)
     persistence.close()
     fleet.close()
+
+
+def gone_after_a_grant(folder: Path, *, back: float | None) -> ScheduledFleet:
+    """Devices 0 and 1 disconnect when they have the grant of exchange 1, before they answer; the server is stopped."""
+    fleet = ScheduledFleet(folder, quorum=QUORUM, rounds=2 * EXCHANGES)
+
+    def leave() -> None:
+        fleet.transport.disconnect(0)
+        fleet.transport.disconnect(1)
+        give_command(fleet.folder, Command("freeze"))
+        if back is not None:
+            fleet.clock.at(fleet.clock.now + back, lambda: fleet.transport.connect(0))
+
+    fleet.transport.delay = lambda client, kind, exchange: 3.0 * (kind == "exchange")
+    fleet.during(1, 1, leave)
+    fleet.run_for(DEADLINE / 2)
+    return fleet
+
+
+def test_changes_do_not_wait_for_devices_that_are_all_gone(tmp_path: Path) -> None:
+    fleet = gone_after_a_grant(tmp_path, back=None)
+    assert "exchange 1: 1 of 3 devices" in fleet.events
+    assert fleet.persistence.coordinator.frozen, "long before the deadline"
+    assert fleet.persistence.coordinator.stragglers.outstanding.keys() == {0, 1}, "their answers may count later"
+    fleet.close()
+
+
+def test_an_exchange_waits_for_a_device_whose_program_is_started_again(tmp_path: Path) -> None:
+    fleet = gone_after_a_grant(tmp_path, back=6.0)
+    assert "exchange 1: 2 of 3 devices" in fleet.events
+    fleet.close()

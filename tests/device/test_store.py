@@ -187,7 +187,7 @@ def test_a_message_for_the_server_waits_in_the_store_and_not_in_memory(
     outgoing = device.outgoing()
     assert outgoing is not None
     assert report is not None
-    assert outgoing.content is None
+    assert outgoing.parts is None
     assert [path.read_bytes() for path in messages_of(device)] == [report] == [device.content(outgoing)]
     assert report not in (device.store / "snapshot.safetensors").read_bytes()
     device.close()

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +293,13 @@ class Operated:
             return [int(each) for each in _CLOSED.findall(self.events())]
         except FileNotFoundError:
             return []
+
+    def longest_exchange(self) -> float:
+        """The most seconds by the server's clock between the ends of two exchanges."""
+        times = [
+            datetime.fromisoformat(line[:20]).timestamp() for line in self.events().splitlines() if _CLOSED.search(line)
+        ]
+        return max(after - before for before, after in pairwise(times))
 
     def events(self) -> str:
         return (self.fleet / EVENTS).read_text(errors="replace")

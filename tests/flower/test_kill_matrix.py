@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ofms.coordinator.deployment import read_config
 from ofms.coordinator.status import read_status
 from tests.flower.cut import CuttableNetwork
 from tests.flower.deployed import INTERVAL
@@ -76,13 +77,18 @@ def test_kills_of_the_default_policy_that_does_not_wait_for_all(kills: int, tmp_
 
 
 def test_an_exchange_closes_at_its_deadline_without_a_device_that_is_cut_off(tmp_path: Path) -> None:
-    with Operated(tmp_path, CLIENTS, deadline=30) as operated:
+    deadline = 30
+    with Operated(tmp_path, CLIENTS, deadline=deadline) as operated:
         network = CuttableNetwork(operated.port)
         operated.behind(network, 1)
         operated.wait_for_exchanges(2)
         network.cut()
         operated.wait_for_exchanges(3)
         assert "2 of 3 devices" in operated.events()
+        assert operated.restarts["server"] == 0
+        travel = read_config(operated.fleet).travel
+        # Of a machine so slow that an exchange takes twice as long, nothing is said.
+        assert deadline <= operated.longest_exchange() <= 2 * (deadline + travel)
         network.mend()
         operated.wait(lambda: "3 of 3 devices" in operated.events().splitlines()[-1])
         operated.finish()

@@ -12,14 +12,21 @@ from flwr.app import ConfigRecord, Message, Metadata
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import Metadata as ProtoMetadata
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.recorddict_pb2 import ConfigRecord as ProtoRecord
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_id, get_object_tree
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ofms
 from ofms.flower import objects
-from ofms.flower.objects import decode_record, make_reply
+from ofms.flower.fleet_api import _Pulled
+from ofms.flower.objects import decode_record, make_message, make_reply
 from ofms.flower.opaque import read_record
 from ofms.flower.records import to_record
 from tests.flower.messages import flower_message, transfer_of
+from tests.memory_taken import bytes_taken
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -63,6 +70,40 @@ def test_records_of_flower_are_read() -> None:
     assert read_record(decode_record(bytes(transfer.contents[transfer.record]))) == (b"x", 2.5)
     values: dict[str, Any] = {"one": 1, "text": "a", "flag": True, "list": [1.0, 2.0]}
     assert decode_record(ConfigRecord(values).deflate())["one"] == 1
+
+
+@given(st.binary(max_size=40), st.floats(0, 9), st.data())
+def test_a_damaged_record_is_read_as_flower_reads_it_or_rejected(
+    content: bytes, wait: float, data: st.DataObject
+) -> None:
+    whole = bytearray(bytes(make_message(ProtoMetadata(), content, wait, alone=True).contents.popitem()[1]))
+    for _ in range(data.draw(st.integers(0, 2))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    given_bytes = bytes(whole[: data.draw(st.just(len(whole)) | st.integers(0, len(whole)))])
+    try:
+        found = decode_record(given_bytes)
+    except ofms.InvalidInput:
+        return
+    items = ProtoRecord.FromString(given_bytes.partition(b"\0")[2]).items
+    by_flower = {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in items}
+    as_bytes = {key: bytes(value) if isinstance(value, memoryview) else value for key, value in found.items()}
+    assert repr(as_bytes) == repr(by_flower), "repr: values may be NaN"
+
+
+def test_the_content_of_a_record_is_not_copied() -> None:
+    size = 2**22
+    record = bytes(make_message(ProtoMetadata(), bytes(size), alone=True).contents.popitem()[1])
+    assert bytes_taken(lambda: decode_record(record)) < 0.1 * size
+    response = PullObjectResponse(object_found=True, object_available=True, object_content=record).SerializeToString()
+
+    def read() -> object:
+        pulled = _Pulled()
+        pulled.ParseFromString(response)
+        assert pulled.object_found
+        assert pulled.object_available
+        return decode_record(pulled.object_content)
+
+    assert bytes_taken(read) < 0.1 * size
 
 
 @pytest.mark.parametrize("content", [b"", b"RecordDict  2\0{}", b"ConfigRecord  3\0\xff\xff\xff", b"\xff\xff\0"])

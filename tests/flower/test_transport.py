@@ -230,7 +230,7 @@ def receive_nothing(transport: GridTransport) -> list[Reply]:
     return transport.receive(["other"])
 
 
-def record_in(content: bytes) -> tuple[bytes, float]:
+def record_in(content: bytes) -> tuple[bytes | memoryview, float]:
     return read_record(decode_record(content))
 
 

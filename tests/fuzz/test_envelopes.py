@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ofms.storage.arrays import decode_arrays, shared_arrays
 from ofms.storage.envelope import Envelope, decode, decode_head, encode
 from tests.fuzz.amounts import inputs
 from tests.fuzz.holding import accepted
@@ -47,3 +49,16 @@ def test_any_envelope_is_decoded_or_refused(content: bytes) -> None:
         assert head == (envelope.kind, envelope.values) or envelope.values != envelope.values
         assert all(array.dtype.kind in "biuf" for array in envelope.arrays.values())
         assert sum(array.nbytes for array in envelope.arrays.values()) <= len(content)
+
+
+@inputs("envelopes")
+@given(mutated_tensors(CONTENT) | mutated_bytes(CONTENT))
+def test_what_is_decoded_is_what_the_library_reads(content: bytes) -> None:
+    own, shared = accepted(decode_arrays, content), accepted(shared_arrays, content)
+    assert (own is None) == (shared is None)
+    if own is not None and shared is not None:
+        by_library = safetensors.numpy.load(content)
+        assert own.keys() == shared.keys() == by_library.keys()
+        for name, array in by_library.items():
+            for found in (own[name], shared[name]):
+                assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())

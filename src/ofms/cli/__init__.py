@@ -28,7 +28,7 @@ from ofms.cli import (
     run,
 )
 from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
-from ofms.cli.logs import printed_log
+from ofms.cli.logs import log_last_line, printed_log
 from ofms.cli.output import Output
 from ofms.cli.processes import LAUNCHED, peer_ended
 from ofms.core.errors import InvalidInput, NotFinite, PeerEnded, ProcessEnded, one_line
@@ -176,5 +176,6 @@ def _interrupted(error: KeyboardInterrupt) -> int:
 
 
 def _failed(reason: str, status: int) -> int:
-    click.echo(f"ofms: {one_line(reason)}", err=True)
+    if not log_last_line(one_line(reason)):
+        click.echo(f"ofms: {one_line(reason)}", err=True)
     return status

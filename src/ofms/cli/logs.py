@@ -10,7 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
+from ofms.core.logs import JsonFormatter
+
 _LOGGER = logging.getLogger("ofms")
+# Handlers of the command that has just ended, if it logged JSON.
+_of_machines: list[logging.Handler] = []
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -48,6 +52,7 @@ class _Lines(logging.Formatter):
 @contextmanager
 def printed_log() -> Iterator[None]:
     """Print the package's log to standard error, from level INFO on."""
+    _of_machines.clear()
     handler, handlers = _StandardError(), _LOGGER.handlers[:]
     level, propagate = _LOGGER.level, _LOGGER.propagate
     handler.setFormatter(_Lines())
@@ -59,9 +64,17 @@ def printed_log() -> Iterator[None]:
         yield
     finally:
         # Servers and devices set up their own log.
+        _of_machines[:] = [each for each in _LOGGER.handlers if isinstance(each.formatter, JsonFormatter)]
         _LOGGER.handlers[:] = handlers
         _LOGGER.propagate = propagate
         _LOGGER.setLevel(level)
+
+
+def log_last_line(line: str) -> bool:
+    """Log as JSON how the command ended, if it logged so; whether it did."""
+    for handler in _of_machines:
+        handler.handle(_LOGGER.makeRecord(_LOGGER.name, logging.ERROR, "", 0, "%s", (line,), None))
+    return bool(_of_machines)
 
 
 def log_options(command: Command) -> Command:

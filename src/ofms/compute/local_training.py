@@ -63,7 +63,8 @@ class LocalTraining(ABC):
         start = self._start(model, tensors)
         if isinstance(local, GradientStep):
             gradients = self.gradient(model, tensors, start, x, y, update_weight * weights, residuals, offset)
-            return {name: -local.rate * gradient for name, gradient in gradients.items()}
+            # One by one: together, gradients and updates would take the memory of two models.
+            return {name: -local.rate * gradients.pop(name) for name in list(gradients)}
         current = start
         for _ in range(local.epochs):
             for first in range(0, len(x), local.batch_size):

@@ -33,7 +33,8 @@ from ofms.models.index import Task
 
 _TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
 
-_IMAGES_AT_ONCE, _VECTORS_AT_ONCE = 4, 256
+# Steps of 50 on two or four images at once take about as long, and 0.8 or 1.5 MiB more.
+_IMAGES_AT_ONCE, _VECTORS_AT_ONCE = 1, 256
 
 
 class Graph:
@@ -154,7 +155,9 @@ class OnnxClient(LocalTraining):
         sums: list[AnyArray] = []
         for part in _parts(x):
             found = self._gradients[model].run(inputs | {name: array[part] for name, array in samples.items()})
-            sums = [one + other for one, other in zip(sums, found, strict=True)] if sums else found
+            # In place: a gradient is as large as the model.
+            sums = [np.add(one, other, out=one) for one, other in zip(sums, found, strict=True)] if sums else found
+            del found
         return dict(zip(self.trainable[model], sums, strict=True))
 
     def _own_residuals(self, model: int, tensors: Arrays, x: AnyArray, y: AnyArray, offset: Floats) -> AnyArray:

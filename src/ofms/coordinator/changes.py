@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,17 @@ from ofms.models.model import read_model
 from ofms.plugins import Trust
 from ofms.runs.units import parse_budgets
 
+_KEPT = re.compile(r"\.[0-9a-f]{16}")
+
 
 class Requested(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The changes of a command: models to add, retire and roll back, budgets by device, the server's configuration."""
+    """The changes of a command: models to add, retire and roll back, budgets by device, the server's configuration.
+
+    `kept` are the folders of `keep_model` by the names of models to add; commands of earlier versions have none.
+    """
 
     add: list[str] = []
+    kept: dict[str, str] = {}
     retire: list[str] = []
     rollback: dict[str, int] = {}
     budget: dict[str, str] = {}
@@ -81,10 +89,31 @@ def read_models(folder: Path, trust: Trust, task: str, names: Sequence[str] = ()
     return [read_model(folder, entry, trust) for entry in index.models if not names or entry.name in names]
 
 
-def keep_model(folder: Path, task: Any, model: Model) -> None:
-    """Write a model that is added into the deployment's folder, where its server finds it."""
-    own = folder / ADDED / model.name
-    # Left by a command that was not executed.
-    shutil.rmtree(own, ignore_errors=True)
-    own.parent.mkdir(parents=True, exist_ok=True)
-    Dictionary(task, (model,)).write(own)
+def keep_model(folder: Path, task: Any, model: Model) -> str:
+    """Write a model that is to be added into the deployment's folder, beside all others; the name of its own folder."""
+    name = f".{secrets.token_hex(8)}"
+    Dictionary(task, (model,)).write(folder / ADDED / name)
+    return name
+
+
+def discard_models(folder: Path, kept: Mapping[str, str]) -> None:
+    """Remove the folders of models whose command was not given or is not possible."""
+    for name in kept.values():
+        shutil.rmtree(_kept_path(folder, name), ignore_errors=True)
+
+
+def take_models(folder: Path, kept: Mapping[str, str], in_use: Collection[str]) -> None:
+    """Move the models of a command to where events find them, unless an event refers to a model of that name."""
+    for model, name in kept.items():
+        path, own = _kept_path(folder, name), folder / ADDED / model
+        # It was moved if the server was killed before it wrote the event.
+        if model not in in_use and path.is_dir():
+            # Left by a command that was not possible.
+            shutil.rmtree(own, ignore_errors=True)
+            path.rename(own)
+
+
+def _kept_path(folder: Path, name: str) -> Path:
+    if not _KEPT.fullmatch(name):
+        raise InvalidInput("kept", name, "it is not the folder of a model to add")
+    return folder / ADDED / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 
 from ofms.coordinator.files import COMMANDS
 from ofms.storage.files import require_writable, write_whole
+from ofms.storage.parsing import parse_json
 
 
 class Command(msgspec.Struct, forbid_unknown_fields=True):
@@ -18,6 +20,15 @@ class Command(msgspec.Struct, forbid_unknown_fields=True):
     do: str
     to: int | None = None
     change: dict[str, Any] | None = None
+
+
+def waiting_commands(folder: Path) -> list[Command]:
+    """The commands that the server has not executed, in their order; without those that it will reject."""
+    found = []
+    for path in sorted((folder / COMMANDS).glob("*.json")):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            found.append(parse_json(path.read_bytes(), Command))
+    return found
 
 
 def give_command(folder: Path, command: Command) -> None:

@@ -35,8 +35,13 @@ def read_graphs(folder: Path, dictionary: Dictionary) -> dict[int, Graphs]:
     return found
 
 
-def export_missing(folder: Path, dictionary: Dictionary, echo: Callable[[str], None] = print) -> list[Graphs]:
-    """Export the architectures that have no graphs yet; nothing is written."""
+def export_missing(
+    folder: Path, dictionary: Dictionary, echo: Callable[[str], None] = print, *, remedy: str = "omit --edge"
+) -> list[Graphs]:
+    """Export the architectures that have no graphs yet; nothing is written.
+
+    `remedy` is for a network that cannot be exported, so that it needs devices with PyTorch.
+    """
     from ofms.compute.onnx_export import NotExported, export_graphs, require_exporter
 
     require_exporter()
@@ -50,8 +55,8 @@ def export_missing(folder: Path, dictionary: Dictionary, echo: Callable[[str], N
         try:
             new[key] = Graphs(key, export_graphs(model, dictionary.task))
         except NotExported as error:
-            remedy = f"{model.architecture} needs devices with PyTorch ({error}); omit --edge"
-            raise InvalidInput("edge", model.name, remedy) from None
+            reason = f"{model.architecture} needs devices with PyTorch ({error}); {remedy}"
+            raise InvalidInput("edge", model.name, reason) from None
     return list(new.values())
 
 

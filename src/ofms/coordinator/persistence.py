@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ofms.coordinator.aggregation import Closed
-from ofms.coordinator.changes import Requested
+from ofms.coordinator.changes import Requested, discard_models, take_models
 from ofms.coordinator.checkpoint import MODELS, Beginning, Checkpoint, Moment, Records
 from ofms.coordinator.commands import Command
 from ofms.coordinator.coordinator import OpenExchange
@@ -47,6 +47,8 @@ class PersistentCoordinator(PersistentEvents):
     def __init__(self, deployment: Deployment, *, read_only: bool = False) -> None:
         self.deployment, self.folder = deployment, deployment.folder
         self._lock, self._complaints, self._programs = None, set[str](), Programs()
+        # By device: why it rejected its last welcome. Nobody waits for its request until the fleet changes.
+        self.declined: dict[int, str] = {}
         if not read_only:
             require_private(self.folder / STATE)
             require_private(self.folder / STATE / MODELS, within=self.folder / STATE)
@@ -234,7 +236,7 @@ class PersistentCoordinator(PersistentEvents):
 
     def write_status(self) -> None:
         """Write `status.json`."""
-        write_status(self.folder, self.coordinator, self.deployment.roster, self.nodes, self.records, self.quorum)
+        write_status(self.folder, self.coordinator, self.deployment.roster, self.nodes, self.records, self)
 
     def write_dictionary(self, folder: Path) -> None:
         """Write the current dictionary, for use elsewhere."""
@@ -257,7 +259,13 @@ class PersistentCoordinator(PersistentEvents):
             self.log_event(f"exchange {coordinator.exchange}: {back}; {changed} models changed")
         elif command.do == "change":
             requested = convert(command.change or {}, Requested)
-            self.apply(requested.event(coordinator, self.deployment.roster))
+            event = requested.event(coordinator, self.deployment.roster)
+            take_models(self.folder, requested.kept, {name for each in self.beginning.events for name in each.add})
+            try:
+                self.apply(event)
+            except InvalidInput:
+                discard_models(self.folder, requested.kept)
+                raise
         else:
             raise InvalidInput("command", command.do, "use freeze, thaw, rollback or change")
 

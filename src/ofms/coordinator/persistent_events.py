@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ofms.coordinator.checkpoint import Beginning, Counts, Moment, Records
 from ofms.coordinator.coordinator import Coordinator
@@ -38,6 +39,7 @@ class PersistentEvents(ABC):
     records: Records
     beginning: Beginning
     _complaints: set[str]
+    declined: dict[int, str]
 
     @abstractmethod
     def log_event(self, line: str) -> None:
@@ -86,6 +88,21 @@ class PersistentEvents(ABC):
         """The share of its devices whose answers close an exchange."""
         given = [event.quorum for event in self.beginning.events if event.quorum is not None]
         return given[-1] if given else self.deployment.config.quorum
+
+    def log_overridden(self) -> None:
+        """Log each value of `server.toml` that events replaced: the file says how the deployment began."""
+        coordinator, config, events = self.coordinator, self.deployment.config, self.beginning.events
+        in_force: dict[str, Any] = {"policy": coordinator.name, "settings": dict(coordinator.settings)}
+        in_force |= {name: getattr(self, name) for name in ("deadline", "quorum")}
+        in_force |= {"bandwidth": coordinator.setup.bandwidth, "interval": coordinator.fleet.schedule.interval}
+        in_force |= {"staleness": coordinator.staleness, "aggregation": coordinator.setup.aggregation}
+        for name, value in in_force.items():
+            changed = any(getattr(event, name) is not None for event in events)
+            if name == "settings":
+                changed |= any(event.policy is not None for event in events)
+            if changed and value != getattr(config, name):
+                shown = f"{name} = {getattr(config, name)}"
+                self.log_event(f"server.toml has {shown}, but a change of the running fleet is in force: {value}")
 
     def _try_apply(self, event: Event) -> None:
         try:

@@ -38,8 +38,6 @@ class Scheduler:
         self._presence = Presence(transport, persistence, clock)
         self._invited: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
-        # By device: why it rejected its last welcome. Nobody waits for its request until the fleet changes.
-        self._declined: dict[int, str] = {}
         self._poll_seconds = _SOONEST_POLL
 
     def run(self) -> None:
@@ -47,6 +45,7 @@ class Scheduler:
         persistence, coordinator = self.persistence, self.coordinator
         resumes = f"the server resumes at exchange {coordinator.exchange}"
         persistence.log_event(resumes if coordinator.exchange else "the server starts")
+        persistence.log_overridden()
         persistence.run_commands()
         # The deployment's id must be on disk before a device learns it.
         persistence.save()
@@ -75,7 +74,8 @@ class Scheduler:
         concerned = self.persistence.nodes.keys() - self.coordinator.requests.keys() - working
         self.messages.forget(concerned)
         self._not_before = {client: again for client, again in self._not_before.items() if client not in concerned}
-        self._declined = {client: reason for client, reason in self._declined.items() if client not in concerned}
+        for client in concerned & self.persistence.declined.keys():
+            del self.persistence.declined[client]
         self._gather(connected=True)
 
     def _gather(self, *, connected: bool = False) -> None:
@@ -87,7 +87,9 @@ class Scheduler:
         until, before = self.clock.monotonic() + self.persistence.deadline, set(self.coordinator.requests)
         while self.clock.monotonic() < until:
             self._refresh_nodes()
-            expected = self._members() - self.coordinator.stragglers.outstanding.keys() - self._declined.keys()
+            expected = (
+                self._members() - self.coordinator.stragglers.outstanding.keys() - self.persistence.declined.keys()
+            )
             if connected:
                 expected &= self.persistence.nodes.keys()
             ready = expected & self.persistence.nodes.keys() & self.coordinator.requests.keys()
@@ -123,11 +125,18 @@ class Scheduler:
         # With a quorum, nothing holds up those who are ready: also who is welcomed now may request later.
         if self.persistence.quorum < 1 and len(opened.answers) >= self._quorum(len(opened.grants)):
             return False
-        if any(sent.kind == "exchange" and sent.exchange == exchange for sent in waiting):
-            return now < deadline + self.config.travel
         recent = _JOIN_SECONDS + _USUAL_TRAVEL_SECONDS
         welcomed = any(sent.kind == "join" and now < sent.sent + recent for sent in waiting)
+        if self.persistence.quorum < 1 and self._are_gone(self.messages.awaiting(exchange=exchange)):
+            # Their answers may count later, and changes of the fleet wait for the end of the exchange.
+            return welcomed and now < deadline
+        if any(sent.kind == "exchange" and sent.exchange == exchange for sent in waiting):
+            return now < deadline + self.config.travel
         return (any(sent.exchange == exchange for sent in self.messages.lost) or welcomed) and now < deadline
+
+    def _are_gone(self, devices: set[int]) -> bool:
+        """Whether all of the devices disconnected, and none so recently that its program may be starting again."""
+        return not devices & (self.persistence.nodes.keys() | self._presence.left_within(_RESTART_SECONDS))
 
     def _members(self) -> set[int]:
         """The devices in the fleet that are not revoked; new ones join before the next exchange."""
@@ -235,14 +244,15 @@ class Scheduler:
             self._log(sent.client, f"answered exchange {sent.exchange} too late", logging.WARNING)
         elif envelope.kind != "nothing":
             self.persistence.receive(sent.client, envelope, requested)
-            self._declined.pop(sent.client, None)
+            self.persistence.declined.pop(sent.client, None)
 
     def _note_refusal(self, sent: Sent, reason: str) -> None:
         """Log why a device rejected its message; that of a welcome once, because the next one will be rejected too."""
-        if sent.kind != "join" or self._declined.get(sent.client) != reason:
+        if sent.kind != "join" or self.persistence.declined.get(sent.client) != reason:
             self._log(sent.client, reason, logging.WARNING)
         if sent.kind == "join":
-            self._declined[sent.client] = reason
+            self.persistence.declined[sent.client] = reason
+            self.persistence.write_status()
             self._not_before[sent.client] = self.clock.monotonic() + _RETRY_SECONDS
 
     def _may_be_late(self, sent: Sent) -> bool:

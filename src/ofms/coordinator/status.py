@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -30,7 +30,7 @@ _REFUSALS_SHOWN = 10
 _NOT_USED: dict[str, Any] = {"held": {}, "used": {}, "reporting": 0}
 _LATER = {"version": "", "task": "", "models": [], "recent": [], "use": _NOT_USED, "quorum": 1.0, "staleness": 0}
 _LATER_OF_DEVICES = {"late": 0, "working_on": None, "samples": 0, "score": 0.0, "last_samples": 0, "last_score": 0.0}
-_LATER_OF_DEVICES |= {"outliers": 0}
+_LATER_OF_DEVICES |= {"outliers": 0, "declined": None}
 
 
 class _Device(msgspec.Struct):
@@ -42,6 +42,7 @@ class _Device(msgspec.Struct):
     revoked: bool
     budget: int
     working_on: int | None
+    declined: str | None
 
 
 class _Status(msgspec.Struct):
@@ -69,14 +70,30 @@ class _Status(msgspec.Struct):
     quarantined: list[str] = []
 
 
+class Timing(Protocol):
+    """What is in force of a deployment besides its coordinator's fleet."""
+
+    @property
+    def deadline(self) -> float: ...
+
+    @property
+    def quorum(self) -> float: ...
+
+    @property
+    def declined(self) -> Mapping[int, str]:
+        """By device: why it rejected its last welcome."""
+        ...
+
+
 def write_status(
-    folder: Path, coordinator: Coordinator, roster: Roster, nodes: Mapping[int, int], records: Records, quorum: float
+    folder: Path, coordinator: Coordinator, roster: Roster, nodes: Mapping[int, int], records: Records, timing: Timing
 ) -> None:
     """Write `status.json`."""
     working = {client: own.grants.exchange for client, own in coordinator.stragglers.outstanding.items()}
     devices = [
         {"name": device.name, "client": client, "node": nodes.get(client), "revoked": device.revoked}
         | {"budget": int(coordinator.fleet.budgets[client]), "working_on": working.get(client)}
+        | {"declined": timing.declined.get(client)}
         | msgspec.to_builtins(records.counts[client])
         for client, device in enumerate(roster.devices[: coordinator.fleet.budgets.size])
     ]
@@ -89,7 +106,10 @@ def write_status(
         "in_use": [coordinator.fleet.catalogue.names[slot] for slot in coordinator.setup.places],
         "interval": schedule.interval,
         "bandwidth": coordinator.fleet.bandwidth,
-        "quorum": quorum,
+        "aggregation": coordinator.setup.aggregation or "sum",
+        "settings": msgspec.to_builtins(coordinator.settings),
+        "deadline": timing.deadline,
+        "quorum": timing.quorum,
         "staleness": coordinator.staleness,
         "changes": coordinator.setup.changed,
         "exchange": coordinator.exchange,
@@ -170,6 +190,9 @@ def status_text(status: dict[str, Any]) -> str:
     ]
     if late:
         lines += ["", f"still working on an earlier exchange: {', '.join(late)}"]
+    for device in status["devices"]:
+        if device["declined"] is not None:
+            lines += ["", f"{device['name']} takes no part: it {device['declined']}"]
     if status.get("quarantined"):
         lines += ["", f"quarantined, because their updates were not finite: {', '.join(status['quarantined'])}"]
     if status["refusals"]:

@@ -244,7 +244,7 @@ class Device:
         with self._guard:
             self._recorder.flush()
 
-    def receive(self, content: bytes) -> None:
+    def receive(self, content: bytes | memoryview) -> None:
         """Process a message of the server: the welcome, then a grant for each exchange."""
         self._messenger.receive(content)
         self.settle()

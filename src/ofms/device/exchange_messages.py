@@ -15,14 +15,14 @@ from ofms.core.messages import Grants
 from ofms.core.typing import AnyArray
 from ofms.device.held_models import HeldModels
 from ofms.device.memory import Before, Memory, Outgoing
-from ofms.storage.envelope import Envelope, decode, encode, message_arrays, require_array
+from ofms.storage.envelope import Envelope, decode, encode, message_arrays, parts_of, require_array
 
 _MOST_EXCHANGES = 2**62
 
 
 @dataclass(frozen=True, eq=False)
 class SentModel:
-    """A model sent with a grant: its bytes, as written to the store, and its tensors."""
+    """A model sent with a grant: its bytes, as written to the store, and its tensors, which share their memory."""
 
     content: AnyArray
     tensors: Arrays
@@ -75,8 +75,7 @@ def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budg
     if needed > budget:
         raise InvalidInput("message", f"{needed} bytes", f"the grant exceeds the budget of {budget} bytes")
     contents = {int(model): array for model, array in envelope.part("model").items()}
-    # One by one: a copy of all of them would take as much memory as the models.
-    sent = {model: SentModel(each, held_models.read(model, each.tobytes())) for model, each in contents.items()}
+    sent = {model: SentModel(each, held_models.read(model, each.data)) for model, each in contents.items()}
     for model, version in versions.items():
         if model not in sent and memory.versions.get(model) != version:
             raise InvalidInput("message", f"model {model}", "it is granted but neither sent nor held")
@@ -86,7 +85,9 @@ def read_grant(envelope: Envelope, held_models: HeldModels, memory: Memory, budg
 
 def _read_arrays(envelope: Envelope, exchange: int, held_models: HeldModels) -> Grants:
     """The arrays of a grant; rejected unless they are those of this client and its models."""
-    part, models = envelope.part("grant"), len(held_models.membership.catalogue)
+    # They are kept, and must not keep the rest of the message.
+    part = {name: array.copy() for name, array in envelope.part("grant").items()}
+    models = len(held_models.membership.catalogue)
     groups, client = int(envelope.values["groups"]), require_array(part, "client", (1,), "i")
     weights = None
     if "prediction_weights" in part:
@@ -143,7 +144,7 @@ def write_request(
     }
     if statistics is not None:
         values["statistics"] = dict(statistics)
-    memory.outgoing = Outgoing(exchange, encode(Envelope("request", values, arrays)))
+    memory.outgoing = Outgoing(exchange, parts_of(Envelope("request", values, arrays)))
     memory.requested_exchange = exchange
 
 

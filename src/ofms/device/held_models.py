@@ -14,7 +14,7 @@ from ofms.core.pooling import within_range
 from ofms.core.typing import AnyArray
 from ofms.device.membership import Membership
 from ofms.policies.local_updates import Adapted, tunes_pool, tuning_window_of
-from ofms.storage.arrays import decode_arrays
+from ofms.storage.arrays import shared_arrays
 
 Sample = tuple[AnyArray, float | int]
 _log = logging.getLogger("ofms.device")
@@ -38,11 +38,14 @@ class HeldModels:
         copies = local.copies if local is not None else 1
         return copies * sum(int(self.membership.catalogue.storage[model]) for model in list(models))
 
-    def read(self, model: int, content: bytes) -> Arrays:
-        """Decode the tensors of a model; reject them unless names, shapes and types match its network."""
+    def read(self, model: int, content: bytes | memoryview) -> Arrays:
+        """Decode the tensors of a model; reject them unless names, shapes and types match its network.
+
+        They share the memory of the content: `put` a copy of them.
+        """
         if not 0 <= model < len(self.membership.catalogue):
             raise InvalidInput("message", f"model {model}", "no such model in the dictionary")
-        expected, tensors = self.membership.compute.layout(model), decode_arrays(content)
+        expected, tensors = self.membership.compute.layout(model), shared_arrays(content)
         for name, (shape, _) in expected.items():
             optional = name.endswith("num_batches_tracked")
             if not optional and (name not in tensors or tensors[name].shape != shape):
@@ -53,6 +56,10 @@ class HeldModels:
             if tensor.dtype != expected[name][1]:
                 raise InvalidInput("message", f"model {model}", f"{name} is {tensor.dtype}, not {expected[name][1]}")
         return tensors
+
+    def put_copy(self, model: int, tensors: Arrays) -> None:
+        """Hold a model with memory of its own."""
+        self.put(model, {name: tensor.copy() for name, tensor in tensors.items()})
 
     def put(self, model: int, tensors: Arrays) -> None:
         """Hold a model; its network uses the tensors in place, so that a prediction costs no copy."""
@@ -105,6 +112,7 @@ class HeldModels:
         updates, left_out = {}, []
         for model in models:
             update = compute.update(model, tensors[model], x, y, weights, 1.0, local, residuals, offset)
+            compute.settle()  # What its gradient needed.
             # One's own copy must be finite after the step, a sent update before it is weighted.
             changed = {name: tensors[model][name] + part for name, part in update.items()} if model == own else update
             if all(np.isfinite(array).all() for array in changed.values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,14 +42,14 @@ class Outgoing:
     ----------
     exchange
         The exchange that it requests.
-    content
-        Its bytes until the store has them; a report is as large as the models.
+    parts
+        Its bytes until the store has them; a report is as large as the models, so its parts share their memory.
     file
         The name of its file in the store, once it is written.
     """
 
     exchange: int
-    content: bytes | None
+    parts: Sequence[bytes | memoryview] | None
     file: str | None = None
 
 
@@ -212,4 +213,4 @@ def _outgoing(snapshot: Envelope) -> Outgoing | None:
         return Outgoing(exchange, None, str(file))
     # Snapshots of earlier versions have the message in them.
     content = snapshot.arrays.get("outgoing")
-    return None if content is None else Outgoing(exchange, content.tobytes())
+    return None if content is None else Outgoing(exchange, [content.tobytes()])

@@ -29,15 +29,17 @@ class Messenger:
         self._recorder, self._guard = recorder, guard
         self._state, self._budget, self._trust, self._backend = recorder.state, budget, trust, backend
 
-    def receive(self, content: bytes) -> None:
+    def receive(self, content: bytes | memoryview) -> None:
         """Process a welcome or a grant."""
-        envelope = decode(content)
+        # A grant may be as large as all models held, which are copied out of it one by one.
+        envelope = decode(content, shared=True)
         with self.lock:
             with self._guard:
                 self._recorder.repeat_failed_snapshot()
             try:
                 if envelope.kind == "welcome":
-                    self._receive_welcome(envelope, content)
+                    # What is kept of it must not keep the message in memory.
+                    self._receive_welcome(decode(content), bytes(content))
                 elif envelope.kind == "grant":
                     self._receive_grant(envelope)
                 else:
@@ -111,7 +113,7 @@ class Messenger:
         if memory.outgoing is not None:
             request = without_report(self._recorder.content(memory.outgoing), opening)
             with self._guard:
-                memory.opening, memory.outgoing = opening, Outgoing(memory.outgoing.exchange, request)
+                memory.opening, memory.outgoing = opening, Outgoing(memory.outgoing.exchange, [request])
                 self._recorder.snapshot()
 
     def _report(self, held_models: HeldModels) -> None:

@@ -58,11 +58,11 @@ class Recorder:
         self._unwritten = True
         memory = self.state.memory
         outgoing = memory.outgoing
-        if outgoing is not None and outgoing.content is not None:
-            outgoing.file = self.store.keep_message(outgoing.content)
+        if outgoing is not None and outgoing.parts is not None:
+            outgoing.file = self.store.keep_message(outgoing.parts)
         self.store.keep_snapshot(memory.write(), memory.versions, None if outgoing is None else outgoing.file)
         if outgoing is not None:
-            outgoing.content = None
+            outgoing.parts = None
         self._unwritten = False
 
     def content(self, outgoing: Outgoing) -> bytes:
@@ -90,7 +90,7 @@ def _restore(store: Store, budget: int, trust: Trust, backend: Backend) -> Devic
             decode(_content(store, memory.outgoing))
         held_models = HeldModels(membership)
         for model, version in memory.versions.items():
-            held_models.put(model, held_models.read(model, store.model(model, version)))
+            held_models.put_copy(model, held_models.read(model, store.model(model, version)))
         if memory.own and membership.policy.own_model is not None:
             _require_own(memory.own, held_models.tensors[membership.policy.own_model])
             held_models.change(membership.policy.own_model, memory.own)
@@ -102,8 +102,8 @@ def _restore(store: Store, budget: int, trust: Trust, backend: Backend) -> Devic
 
 
 def _content(store: Store, outgoing: Outgoing) -> bytes:
-    if outgoing.content is not None:
-        return outgoing.content
+    if outgoing.parts is not None:
+        return b"".join(outgoing.parts)
     return store.message(str(outgoing.file))
 
 

@@ -148,7 +148,8 @@ class DeviceState:
         for model in set(held_models) - versions.keys():
             held_models.remove(model)
         for model, each in sent.items():
-            held_models.put(model, each.tensors)
+            # One by one: earlier models, the message and copies of all would be in memory together.
+            held_models.put_copy(model, each.tensors)
         own = held_models.membership.policy.own_model
         if own in sent or own not in versions:
             memory.own = {}

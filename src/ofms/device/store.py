@@ -6,6 +6,7 @@ One process writes it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from ofms.core.errors import InvalidInput
@@ -117,11 +118,13 @@ class Store:
         require_checksum(content, self._checksums.get(path.name))
         return content
 
-    def keep_message(self, content: bytes) -> str:
+    def keep_message(self, parts: Sequence[bytes | memoryview]) -> str:
         """Write the message for the server, beside an earlier one, and return the name of its file."""
-        known = checksum(content)
+        known = checksum(*parts)
         name = f"message-{known}.safetensors"
-        write_whole(self.folder / name, content, mode=self._mode)
+        with replacing(self.folder / name, mode=self._mode) as descriptor:
+            for part in parts:
+                write_all(descriptor, part)
         self._checksums[name] = known
         return name
 

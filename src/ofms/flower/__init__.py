@@ -6,7 +6,8 @@ Some of Flower's modules that this package uses may change with any version, so 
 from __future__ import annotations
 
 import os
-from importlib.metadata import PackageNotFoundError, version
+from importlib.machinery import PathFinder
+from pathlib import Path
 
 from ofms.core.errors import InvalidInput
 
@@ -15,6 +16,13 @@ FLOWER_VERSION = "1.41.0"
 
 def require_flower(needed: str = FLOWER_VERSION) -> None:
     """Reject a missing or another version of Flower."""
+    specification = PathFinder.find_spec("flwr")
+    origin = None if specification is None else specification.origin
+    if origin is not None and (Path(origin).parents[1] / f"flwr-{needed}.dist-info").is_dir():
+        return
+    # Not on a device as it should be: it would take 1 MiB of its memory.
+    from importlib.metadata import PackageNotFoundError, version
+
     remedy = f"this version of ofms needs flwr=={needed}: pip install 'ofms[flower]'"
     try:
         found = version("flwr")

@@ -35,7 +35,7 @@ class Asked(msgspec.Struct, frozen=True):
         return all(values.get(key) == value for key, value in self.same.items())
 
 
-def read_asked(message_type: str, content: bytes) -> Asked:
+def read_asked(message_type: str, content: bytes | memoryview) -> Asked:
     """Read what a message asks for; reject one that asks for nothing."""
     _, values = decode_head(content)
     try:

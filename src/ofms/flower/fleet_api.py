@@ -6,6 +6,7 @@ import ssl
 from base64 import b64encode
 from collections.abc import Callable, Iterable
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from ofms.core.errors import InvalidInput
 from ofms.flower.http import httpx
 from ofms.flower.objects import Transfer, decode_record
-from ofms.flower.parts import Request
+from ofms.flower.parts import Request, read_fields
 from ofms.flower.private import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -27,6 +28,7 @@ from ofms.flower.private import (
     PullAppMessagesRequest,
     PullMessagesRequest,
     PullObjectRequest,
+    PullObjectResponse,
     PushAppMessagesRequest,
     PushMessagesRequest,
     PushObjectRequest,
@@ -36,6 +38,7 @@ from ofms.flower.private import (
     sign_message,
 )
 
+_PULLED = {number: each.name for number, each in PullObjectResponse.DESCRIPTOR.fields_by_number.items()}
 _TIMEOUT_SECONDS, _LAST_TIMEOUT_SECONDS, _KEEP_ALIVE_SECONDS = 30.0, 5.0, 60.0
 
 
@@ -82,7 +85,7 @@ class FleetApi:
 
     def pull_record(self, transfer: Transfer) -> dict[str, Any] | None:
         """The one record of a message, or None while the server is uploading it."""
-        return _pull_record(partial(_unless_gone, self._client.PullObject), self._node, transfer)
+        return _pull_record(partial(_unless_gone, self._pull_object), self._node, transfer)
 
     def confirm(self, transfer: Transfer) -> None:
         """Let the SuperLink forget the content of a message."""
@@ -102,6 +105,12 @@ class FleetApi:
 
     def close(self) -> None:
         self._client.close()
+
+    def _pull_object(self, request: PullObjectRequest) -> _Pulled:
+        """As Flower's client does it, but for the type of the response."""
+        path, method = "/v1/fleet/pull-object", "/flwr.proto.Fleet/PullObject"
+        found: _Pulled = self._client._unary_unary(path=path, rpc_method=method, request=request, response_type=_Pulled)
+        return found
 
     @property
     def _node(self) -> Node:
@@ -158,6 +167,18 @@ def delete_message(grid: Any, message: str) -> None:
     grid._runtime_client.ConfirmMessageReceived(request)
 
 
+class _Pulled:
+    """The response with an object, whose content is a part of it: protocol buffers would copy it twice."""
+
+    def ParseFromString(self, content: bytes) -> None:  # noqa: N802
+        """As Flower's client calls it."""
+        fields = {_PULLED[number]: value for number, value in read_fields(memoryview(content)) if number in _PULLED}
+        self.object_found, self.object_available = (
+            any(fields.get(name, b"")) for name in ("object_found", "object_available")
+        )
+        self.object_content = fields.get("object_content", memoryview(b""))
+
+
 class _Signing:
     """Signs requests like Flower's `NodeAuthHttpInterceptor`, whose package imports a web server."""
 
@@ -185,9 +206,21 @@ def _bound_responses(client: Any, largest: int) -> None:
         if not size.isdecimal() or int(size) > largest or "content-encoding" in response.headers:
             response.close()
             raise InvalidInput("message", f"{size} bytes", f"at most {largest} bytes are accepted")
+        _read(response, int(size))
 
     client._client.event_hooks = {"response": [require_small]}
     client._client.headers["accept-encoding"] = "identity"
+
+
+def _read(response: httpx.Response, size: int) -> None:
+    """Read a response into one buffer of its size: httpx would keep its parts beside the whole."""
+    assert isinstance(response.stream, httpx.SyncByteStream)
+    buffer = BytesIO(bytes(size))
+    for part in response.stream:
+        buffer.write(part)
+    response.stream.close()
+    buffer.truncate()
+    response.stream = httpx.ByteStream(buffer.getvalue())
 
 
 def _pull_record(pull: Callable[[PullObjectRequest], Any], node: Node, transfer: Transfer) -> dict[str, Any] | None:
@@ -195,11 +228,7 @@ def _pull_record(pull: Callable[[PullObjectRequest], Any], node: Node, transfer:
     response = pull(PullObjectRequest(node=node, run_id=run, object_id=name))
     if not response.object_found:
         raise Gone("the SuperLink has forgotten it")
-    if not response.object_available:
-        return None
-    content = response.object_content
-    del response
-    return decode_record(content)
+    return decode_record(response.object_content) if response.object_available else None
 
 
 def _expected(sent: Transfer, response: Any) -> None:

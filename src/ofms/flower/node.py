@@ -24,7 +24,7 @@ from ofms.core.errors import InvalidInput
 from ofms.device.mailbox import Mailbox, largest_message
 from ofms.flower.asked import read_asked
 from ofms.flower.fleet_api import FleetApi, Gone
-from ofms.flower.http import httpx
+from ofms.flower.http import httpx, silence_requests
 from ofms.flower.node_file import NodeFile, Question
 from ofms.flower.objects import Transfer, make_reply
 from ofms.flower.opaque import may_be_alone, read_record
@@ -48,7 +48,7 @@ class _Arrived:
     """A message that the device has not processed."""
 
     transfer: Transfer
-    content: bytes
+    content: bytes | memoryview
     question: Question
 
 
@@ -98,6 +98,7 @@ class Node:
                 thread.join()
 
     def _beat(self) -> None:
+        silence_requests()
         while not self._stopping.wait(_HEARTBEAT_SECONDS / _BEATS_PER_HEARTBEAT):
             # The other thread reports what is wrong with the connection.
             with contextlib.suppress(httpx.HTTPError, InvalidInput, ValueError):
@@ -105,6 +106,7 @@ class Node:
                     self._api.heartbeat(_HEARTBEAT_SECONDS)
 
     def _work(self) -> None:
+        silence_requests()
         failures = 0
         while not self._stopping.is_set():
             try:

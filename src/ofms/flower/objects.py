@@ -20,7 +20,7 @@ from typing import Any
 
 from ofms.core.errors import InvalidInput
 from ofms.flower.opaque import CONTENT, RECORD, record_of
-from ofms.flower.parts import Parts, field_head
+from ofms.flower.parts import Parts, field_head, read_fields
 from ofms.flower.private import (
     HEAD_BODY_DIVIDER,
     HEAD_VALUE_DIVIDER,
@@ -33,6 +33,11 @@ from ofms.flower.private import (
 )
 
 _FIELDS = {int: "sint64", float: "double", bytes: "bytes"}
+# Numbers of fields, and the bytes of the longest first line of a record, which has no children.
+_ITEMS = ConfigRecord.DESCRIPTOR.fields_by_name["items"].number
+_KEY, _VALUE = (ConfigRecord.Item.DESCRIPTOR.fields_by_name[name].number for name in ("key", "value"))
+_BYTES = ConfigRecord.Item.DESCRIPTOR.fields_by_name["value"].message_type.fields_by_name["bytes"].number
+_LONGEST_HEAD = 64
 
 
 @dataclass(eq=False)
@@ -108,17 +113,36 @@ def make_reply(received: bytes, content: bytes, *, alone: bool = False) -> Trans
     return make_message(_reply_to(Message.FromString(received).metadata), content, alone=alone)
 
 
-def decode_record(content: bytes) -> dict[str, Any]:
-    """The values of a record that was transferred; other objects are rejected."""
+def decode_record(content: bytes | memoryview) -> dict[str, Any]:
+    """The values of a record that was transferred, its content without a copy; other objects are rejected."""
     try:
-        end = content.index(HEAD_BODY_DIVIDER)
-        if content[:end].decode().split(HEAD_VALUE_DIVIDER)[0] != "ConfigRecord":
+        whole = memoryview(content)
+        head, _, _ = bytes(whole[:_LONGEST_HEAD]).partition(HEAD_BODY_DIVIDER)
+        if head.decode().split(HEAD_VALUE_DIVIDER)[0] != "ConfigRecord":
             raise ValueError("an object of another type")
-        # Without a copy of the body.
-        items = ConfigRecord.FromString(memoryview(content)[end + len(HEAD_BODY_DIVIDER) :]).items
-        return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in items}
+        found: dict[str, Any] = {}
+        for number, item in read_fields(whole[len(head) + len(HEAD_BODY_DIVIDER) :]):
+            if number != _ITEMS:
+                raise ValueError(f"a record with a field {number}")
+            found |= _content_of(item) or _value_of(item)
+        return found
     except Exception as error:
         raise InvalidInput("message", type(error).__name__, "it is not a record of Flower") from None
+
+
+def _content_of(item: memoryview) -> dict[str, memoryview] | None:
+    """The value of a record's item that is its content, as a part of it; None for another item."""
+    fields = dict(read_fields(item))
+    if bytes(fields.get(_KEY, b"")) != CONTENT.encode():
+        return None
+    value = dict(read_fields(fields[_VALUE]))
+    return {CONTENT: value[_BYTES]} if list(value) == [_BYTES] else None
+
+
+def _value_of(item: memoryview) -> dict[str, Any]:
+    """The key and the value of a record's item."""
+    found = ConfigRecord.Item.FromString(item)
+    return {found.key: getattr(found.value, found.value.WhichOneof("value"))}
 
 
 def _reply_to(asked: Any) -> Any:

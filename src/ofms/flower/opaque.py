@@ -32,7 +32,7 @@ def may_be_alone(record: Mapping[str, Any]) -> bool:
     return record.get("alone") == 1
 
 
-def read_record(record: Mapping[str, Any]) -> tuple[bytes, float]:
+def read_record(record: Mapping[str, Any]) -> tuple[bytes | memoryview, float]:
     """The bytes of an envelope and `wait`, or reject a record without them."""
     try:
         require_protocol(record["protocol"], PROTOCOL)
@@ -41,7 +41,7 @@ def read_record(record: Mapping[str, Any]) -> tuple[bytes, float]:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("message", type(error).__name__, "it contains no envelope") from None
-    if not isinstance(content, bytes):
+    if not isinstance(content, bytes | memoryview):
         raise InvalidInput("message", type(content).__name__, "it contains no envelope")
     if not 0 <= wait < math.inf:
         raise InvalidInput("message", f"wait {wait}", "it must be a number of seconds")

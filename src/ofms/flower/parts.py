@@ -1,6 +1,6 @@
-"""Bytes in parts that are sent one after another, and fields of protocol buffers that are encoded around a content.
+"""Bytes in parts that are sent one after another, and fields of protocol buffers around a content.
 
-Joined, or set in a message of protocol buffers, a content would be in memory several times.
+Neither is copied: joined, or in a message of protocol buffers, a content would be in memory several times.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 _AT_ONCE = 2**16
 # Of fields with a length: https://protobuf.dev/programming-guides/encoding/
-_WIRE_TYPE = 2
+_VARINT, _EIGHT_BYTES, _WITH_LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+_MOST_VARINT_BYTES = 10
 
 
 class Parts:
@@ -64,7 +65,44 @@ class Request:
 def field_head(message: Any, name: str, length: int) -> bytes:
     """The bytes before the value of a field with a length: number and type, then the length."""
     number = message.DESCRIPTOR.fields_by_name[name].number
-    return _varint(number << 3 | _WIRE_TYPE) + _varint(length)
+    return _varint(number << 3 | _WITH_LENGTH) + _varint(length)
+
+
+def read_fields(content: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """The fields of an encoded message, with their numbers: values with a length without it, others as encoded.
+
+    Raises `ValueError` if the message is malformed.
+
+    >>> [(number, bytes(value)) for number, value in read_fields(memoryview(b"\\x0a\\x02ab\\x10\\x01"))]
+    [(1, b'ab'), (2, b'\\x01')]
+    """
+    at = 0
+    while at < len(content):
+        tag, at = _read_varint(content, at)
+        kind, begin = tag & 7, at
+        if kind == _VARINT:
+            _, end = _read_varint(content, at)
+        elif kind == _WITH_LENGTH:
+            length, begin = _read_varint(content, at)
+            end = begin + length
+        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+            end = begin + (8 if kind == _EIGHT_BYTES else 4)
+        else:
+            raise ValueError(f"a field of type {kind}")
+        if end > len(content) or not tag >> 3:
+            raise ValueError(f"field {tag >> 3} is incomplete")
+        yield tag >> 3, content[begin:end]
+        at = end
+
+
+def _read_varint(content: memoryview, at: int) -> tuple[int, int]:
+    """A number, and where the next field begins."""
+    value = 0
+    for place, byte in enumerate(content[at : at + _MOST_VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte <= 0x7F:
+            return value, at + place + 1
+    raise ValueError("a number is incomplete")
 
 
 def _varint(value: int) -> bytes:

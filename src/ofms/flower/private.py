@@ -55,6 +55,7 @@ with _without_the_rest():
         Metadata,
         ObjectTree,
         PullObjectRequest,
+        PullObjectResponse,
         PushObjectRequest,
     )
     from flwr.proto.node_pb2 import Node
@@ -88,6 +89,7 @@ __all__ = [
     "PullAppMessagesRequest",
     "PullMessagesRequest",
     "PullObjectRequest",
+    "PullObjectResponse",
     "PushAppMessagesRequest",
     "PushMessagesRequest",
     "PushObjectRequest",

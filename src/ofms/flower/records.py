@@ -23,4 +23,5 @@ def from_record(content: RecordDict) -> tuple[bytes, float]:
         record = content.config_records[RECORD]
     except KeyError:
         raise InvalidInput("message", ", ".join(content)[:40], "it contains no envelope") from None
-    return read_record(record)
+    envelope, wait = read_record(record)
+    return bytes(envelope), wait

@@ -125,7 +125,7 @@ class GridTransport:
         try:
             record = pull_reply(self._grid, transfer, self._largest())
             if record is not None:
-                return Reply(asked, node, read_record(record)[0])
+                return Reply(asked, node, bytes(read_record(record)[0]))
             # Flower would wait for minutes. Its program was killed; started again, it waits for the message.
             killed = asked in self._interrupted
             return Reply(asked, node, error="it disconnected while it uploaded", lost=True) if killed else None

@@ -11,9 +11,12 @@ import hashlib
 _MARK, _SIZE = b"ofms-sum", 16
 
 
-def checksum(content: bytes | memoryview) -> str:
-    """The checksum of a file, in hexadecimal digits."""
-    return hashlib.blake2b(content, digest_size=_SIZE).hexdigest()
+def checksum(*parts: bytes | memoryview) -> str:
+    """The checksum of a file from its parts, in hexadecimal digits."""
+    found = hashlib.blake2b(digest_size=_SIZE)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
 
 
 def with_checksum(content: bytes) -> bytes:

@@ -11,18 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import numpy as np
-import safetensors
-import safetensors.numpy
 
 from ofms.core.errors import InvalidInput
 from ofms.core.messages import Message
 from ofms.core.typing import AnyArray
+from ofms.storage.arrays import decode_arrays, encoded_parts, read_metadata, shared_arrays
 from ofms.storage.typed import from_json
 
 PROTOCOL = 2
-_METADATA, _HEAD = "__metadata__", "ofms"
-_MALFORMED = (safetensors.SafetensorError, msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError)
+_HEAD = "ofms"
+_MALFORMED = (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,40 +45,37 @@ class Envelope:
         return found
 
 
-class _Header(msgspec.Struct):
-    """The metadata of a safetensors header; entries of arrays are skipped."""
-
-    metadata: dict[str, str] = msgspec.field(name=_METADATA)
-
-
 def encode(envelope: Envelope) -> bytes:
     """Encode an envelope as bytes."""
+    return b"".join(parts_of(envelope))
+
+
+def parts_of(envelope: Envelope) -> list[bytes | memoryview]:
+    """The parts of an encoded envelope, which follow one another; they share the memory of its arrays."""
     head = msgspec.json.encode({"protocol": PROTOCOL, "kind": envelope.kind, "values": envelope.values}).decode()
-    arrays = {name: np.require(array, requirements="C") for name, array in envelope.arrays.items()}
-    return safetensors.numpy.save(arrays, {_HEAD: head})
+    return encoded_parts(envelope.arrays, {_HEAD: head})
 
 
-def decode(content: bytes) -> Envelope:
-    """Decode an envelope; reject anything else. Nothing in it is trusted."""
+def decode(content: bytes | memoryview, *, shared: bool = False) -> Envelope:
+    """Decode an envelope; reject anything else. Nothing in it is trusted.
+
+    `shared` arrays cannot be written and share the memory of the content, all of which each of them keeps.
+    """
     kind, values = decode_head(content)
     try:
-        arrays = safetensors.numpy.load(content)
-    except _MALFORMED as error:
-        raise _malformed(content, error) from None
-    for name, array in arrays.items():
-        if array.dtype.kind not in "biuf":
-            raise InvalidInput("message", f"{name[:40]} {array.dtype}", "arrays must hold real numbers or booleans")
+        arrays = shared_arrays(content) if shared else decode_arrays(content)
+    except InvalidInput as error:
+        raise _malformed(content, error.remedy) from None
     return Envelope(kind, values, arrays)
 
 
-def decode_head(content: bytes) -> tuple[str, dict[str, Any]]:
+def decode_head(content: bytes | memoryview) -> tuple[str, dict[str, Any]]:
     """Decode only kind and values; arrays are skipped."""
     try:
-        metadata = from_json(_header(content), _Header).metadata
-        head = from_json(metadata[_HEAD], dict[str, Any])
+        head = from_json(read_metadata(content)[_HEAD], dict[str, Any])
         protocol, kind, values = head["protocol"], str(head["kind"]), dict(head["values"])
     except _MALFORMED as error:
-        raise _malformed(content, error) from None
+        raise _malformed(content, type(error).__name__) from None
     require_protocol(protocol)
     return kind, values
 
@@ -106,10 +101,5 @@ def message_arrays(message: Message, name: str) -> dict[str, AnyArray]:
     return {f"{name}.{key}": array for key, array in message.to_arrays().items() if array.ndim}
 
 
-def _header(content: bytes) -> bytes:
-    """The JSON header of a safetensors file, which begins with its length."""
-    return content[8 : 8 + int.from_bytes(content[:8], "little")]
-
-
-def _malformed(content: bytes, error: Exception) -> InvalidInput:
-    return InvalidInput("message", f"{len(content)} bytes", f"it is not a complete envelope ({type(error).__name__})")
+def _malformed(content: bytes | memoryview, reason: str) -> InvalidInput:
+    return InvalidInput("message", f"{len(content)} bytes", f"it is not a complete envelope ({reason})")

@@ -18,7 +18,7 @@ _lock = threading.Lock()
 _described: set[Any] = set()
 
 
-def from_json(content: bytes | str, kind: type[T]) -> T:
+def from_json(content: bytes | memoryview | str, kind: type[T]) -> T:
     """Decode JSON; raises `msgspec.DecodeError` or `msgspec.ValidationError`."""
     _describe(kind)
     return msgspec.json.decode(content, type=kind)
