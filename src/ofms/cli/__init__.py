@@ -35,7 +35,7 @@ from ofms.core.errors import InvalidInput, NotFinite, PeerEnded, ProcessEnded, o
 from ofms.core.failures import user_line
 from ofms.core.version import __version__
 from ofms.exports import NO_TORCH
-from ofms.runs.interrupt import Interrupted, Interruptible, end_on_signals
+from ofms.runs.interrupt import Interrupted, Interruptible, end_on_signals, ignore_signals
 
 __all__ = ["cli", "main"]
 
@@ -78,9 +78,11 @@ def main() -> None:
             status = _main(sys.argv[1:], signals)
         except KeyboardInterrupt as error:
             status = _interrupted(error)
-        # From here on, a signal changes nothing.
         end_on_signals()
-        sys.exit(output.finish(status))
+        status = output.finish(status)
+    # All is done: while Python ends, a signal would kill the process without a word, or change the status.
+    ignore_signals()
+    sys.exit(status)
 
 
 def _main(arguments: list[str], signals: Interruptible | None = None) -> int:

@@ -39,6 +39,13 @@ def end_on_signals() -> None:
         _install(_end)
 
 
+def ignore_signals() -> None:
+    """Ignore signals from now on: there is nothing left to stop."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _NUMBERS:
+            signal.signal(number, signal.SIG_IGN)
+
+
 class _Signals:
     """Context in which a signal to stop calls `_note`; one that the process ignores, as after `nohup`, does not.
 
