@@ -14,7 +14,7 @@ import tomli_w
 import ofms
 from ofms.coordinator.commands import Command, give_command
 from ofms.coordinator.deployment import Deployment
-from ofms.coordinator.files import EVENTS, SERVER, STATE
+from ofms.coordinator.files import EVENTS, SERVER, STATE, STATUS
 from ofms.coordinator.keys import add_device, revoke_device
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.coordinator.roster import read_roster, write_roster
@@ -193,6 +193,11 @@ def test_status_counts_bytes_and_refusals(tmp_path: Path, fleet: DirectFleet) ->
     assert "exchange 1: device-1: message rejected: it is a poem" in text
     persistence.close()
     assert "stopped" in status_text(read_status(folder))
+    for name in ("bytes_down", "held_bytes", "last_exchange"):
+        devices = [{key: value for key, value in device.items() if key != name} for device in status["devices"]]
+        (folder / STATUS).write_text(json.dumps(status | {"devices": devices}))
+        with pytest.raises(ofms.InvalidInput, match=f"damaged .*{name}"):
+            read_status(folder)
 
 
 def test_files_of_an_unfinished_checkpoint_are_not_used(tmp_path: Path, fleet: DirectFleet) -> None:

@@ -225,3 +225,15 @@ def test_a_snapshot_with_the_message_in_it_is_read(device: Device) -> None:
         assert again.collect() == report
         again._recorder.snapshot()
         assert messages_of(again) == [message]
+
+
+def test_a_plan_whose_models_could_not_have_been_drawn_is_rejected(device: Device) -> None:
+    """Estimates of losses divide by the probability."""
+    device.close()
+    path = device.store / "snapshot.safetensors"
+    snapshot = decode(without_checksum(path.read_bytes()))
+    plan = next(name for name in snapshot.arrays if name.startswith("plan.") and name.endswith(".inclusion"))
+    arrays = {**snapshot.arrays, plan: np.zeros_like(snapshot.arrays[plan])}
+    path.write_bytes(with_checksum(encode(Envelope(snapshot.kind, snapshot.values, arrays))))
+    with pytest.raises(ofms.InvalidInput, match="plan inclusion"):
+        Device(device.store, budget=device.budget, mail=False)

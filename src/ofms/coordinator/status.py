@@ -34,7 +34,7 @@ _LATER_OF_DEVICES |= {"outliers": 0, "declined": None}
 
 
 class _Device(msgspec.Struct):
-    """What readers need of a device besides its `Counts`."""
+    """What readers need of a device besides all of its `Counts`."""
 
     name: str
     client: int
@@ -147,6 +147,9 @@ def read_status(folder: Path) -> dict[str, Any]:
         devices = [_LATER_OF_DEVICES | device for device in from_values(status["devices"], list[dict[str, Any]])]
         from_values(devices, list[_Device])
         from_values(devices, list[Counts])
+        for name in Counts.__struct_fields__:
+            if any(name not in device for device in devices):
+                raise KeyError(name)
     except (KeyError, msgspec.ValidationError) as error:
         raise InvalidInput("status", folder / STATUS, f"it is damaged ({error}); the server will rewrite it") from None
     return status | {"devices": devices, "running": is_locked(folder / STATE)}

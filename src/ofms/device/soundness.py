@@ -11,6 +11,7 @@ from ofms.core.typing import AnyArray
 from ofms.device.journal_records import Predicted
 from ofms.device.membership import Membership
 from ofms.device.memory import Memory
+from ofms.policies.protocol import ClientPolicy
 
 _MOST_ID = 2**62
 
@@ -28,7 +29,7 @@ def require_memory(memory: Memory, membership: Membership) -> None:
     if needed - memory.plans.keys() or (memory.open and memory.exchange < 0):
         raise ValueError("a plan is missing")
     for plan in memory.plans.values():
-        _require_plan(plan, models)
+        _require_plan(plan, models, membership.policy)
     if memory.exchange >= 0 and set(np.flatnonzero(memory.plans[memory.exchange].held[0])) - memory.versions.keys():
         raise ValueError("a model is planned but not held")
     counts = (memory.labelled, memory.sampled - len(memory.samples), memory.dropped, memory.next_id)
@@ -61,7 +62,7 @@ def _require_input(x: AnyArray, memory: Memory) -> None:
         raise ValueError("an input has another shape, or is not finite")
 
 
-def _require_plan(plan: Plan, models: int) -> None:
+def _require_plan(plan: Plan, models: int, policy: ClientPolicy) -> None:
     offset = plan.offset
     if offset is not None and (offset.ndim != 2 or offset.dtype.kind != "f" or not np.isfinite(offset).all()):
         raise ValueError("plan offset")
@@ -73,3 +74,7 @@ def _require_plan(plan: Plan, models: int) -> None:
             raise ValueError(f"plan {name}")
     if not plan.prediction_weights.any() or (plan.prediction_weights[~plan.held] > 0).any():
         raise ValueError("plan prediction_weights")
+    # Estimates of losses divide by it.
+    drawn = plan.held if policy.observes == "held" and not policy.remembers else plan.prediction_weights > 0
+    if not plan.inclusion[drawn].all():
+        raise ValueError("plan inclusion")
