@@ -129,7 +129,10 @@ class TableSource:
         groups = self._groups(table, labels)
         lengths = {name: len(rows) for name, rows in groups.items()}
         length = min(lengths.values())
-        warning = None if rounds is not None and rounds <= length else self._dropped_rows(lengths)
+        warning = None
+        if rounds is None or rounds >= length:
+            # A run whose length was not given has that of the shortest client, and says what it drops.
+            warning = self._dropped_rows(lengths, refused=rounds != length)
         x = np.stack([rows[list(features)].to_numpy()[:length] for rows in groups.values()])
         y = np.stack([rows[self.target].to_numpy()[:length] for rows in groups.values()])
         return _stream(x, y, self.task, tuple(groups), () if warning is None else (warning,))
@@ -182,8 +185,8 @@ class TableSource:
             raise InvalidInput("stream.features", "none", f"the file has no other columns than {_names(table)}")
         return features
 
-    def _dropped_rows(self, lengths: dict[str, int]) -> str | None:
-        """A warning about rows that are dropped because clients have unequal numbers of them; rejects too many."""
+    def _dropped_rows(self, lengths: dict[str, int], *, refused: bool) -> str | None:
+        """A warning about rows that are dropped because clients have unequal numbers of them, or a refusal."""
         shortest = min(lengths, key=lambda name: lengths[name])
         total = sum(lengths.values())
         dropped = total - len(lengths) * lengths[shortest]
@@ -191,7 +194,7 @@ class TableSource:
             return None
         found = f"{dropped} of {total} rows: clients have {lengths[shortest]} ({shortest}) to {max(lengths.values())}"
         most = _MOST_DROPPED if self.most_dropped is None else self.most_dropped
-        if dropped > most * total:
+        if refused and dropped > most * total:
             share = math.ceil(100 * dropped / total) / 100
             fewer = counted(lengths[shortest], "round")
             remedy = f"remove or complete clients, request at most {fewer}, or allow it with most_dropped = {share}"

@@ -43,8 +43,8 @@ class Result:
     clients
         Arrays with a leading client axis: `score` (the metric), `regret`, `bound`, `model_score`, `down`, `up`,
         `most_held`, `held_share`, `prediction_share`, `budget`; on the loopback `seconds`, processor time per client;
-        with events or `doubling` `rounds`, how many each was in the fleet (what was measured is NaN for one that never
-        was); with drift `dynamic_regret`, `phase_best` (each phase's best model) and `recovery` (rounds, after each
+        in a fleet that changes `rounds`, in how many of them each client was there (of one that never was, measurements
+        are NaN); with drift `dynamic_regret`, `phase_best` (each phase's best model) and `recovery` (rounds, after each
         change).
     rounds
         Columns with one value per round, such as `mean` and `regret`; `regret_10`, `regret_50` and `regret_90` are
