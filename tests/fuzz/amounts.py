@@ -29,6 +29,7 @@ INPUTS: dict[str, tuple[int, int]] = {
     "stores": (25, 350),
     "journals": (25, 350),
     "envelopes": (35, 1200),
+    "arrays of envelopes": (15, 400),
     "messages to the server": (40, 900),
     "messages to a device": (30, 450),
     "Flower's records": (10, 150),

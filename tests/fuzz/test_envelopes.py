@@ -51,7 +51,7 @@ def test_any_envelope_is_decoded_or_refused(content: bytes) -> None:
         assert sum(array.nbytes for array in envelope.arrays.values()) <= len(content)
 
 
-@inputs("envelopes")
+@inputs("arrays of envelopes")
 @given(mutated_tensors(CONTENT) | mutated_bytes(CONTENT))
 def test_what_is_decoded_is_what_the_library_reads(content: bytes) -> None:
     own, shared = accepted(decode_arrays, content), accepted(shared_arrays, content)
