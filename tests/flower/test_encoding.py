@@ -17,7 +17,7 @@ from ofms.coordinator.files import STATE
 from ofms.coordinator.persistence import PersistentCoordinator
 from ofms.core.typing import AnyArray
 from ofms.device.device import Device
-from ofms.storage import envelope
+from ofms.storage.arrays import encoded_parts
 from ofms.storage.envelope import decode
 from tests.deployments import make_fleet
 from tests.devices import budgets_for, label_samples, problem
@@ -31,7 +31,7 @@ class Encodings:
         self.calls: list[dict[str, bytes]] = []
         for module in (safetensors.numpy, safetensors.torch):
             monkeypatch.setattr(module, "save", self._recording(module.save))
-        monkeypatch.setattr(envelope, "encoded_parts", self._recording(envelope.encoded_parts))
+        monkeypatch.setattr("ofms.storage.envelope.encoded_parts", self._recording(encoded_parts))
         monkeypatch.setattr(np, "save", self._refused)
 
     def _recording(self, save: Any) -> Any:
