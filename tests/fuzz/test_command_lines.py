@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def leaves(group: click.Group, before: tuple[str, ...] = ()) -> dict[tuple[str, 
 
 
 COMMANDS = leaves(cli)
+PROGRAM = "/usr/bin/ofms"
 SMALL = ["--models", "models", "--rounds", "4", "--clients", "2", "--budget", "3"]
 # Complete command lines, one for each subcommand; they take the files of the working folder.
 VALID: dict[tuple[str, ...], Words] = {
@@ -75,7 +77,7 @@ VALID: dict[tuple[str, ...], Words] = {
     ("deploy", "server"): ["fleet", "--listen", "127.0.0.1"],
     ("deploy", "status"): ["fleet"],
     ("deploy", "dashboard"): ["page.json"],
-    ("deploy", "units"): ["out", "--program", "/usr/bin/ofms"],
+    ("deploy", "units"): ["out", "--program", PROGRAM],
     ("deploy", "watch"): ["fleet", "--port", "0"],
     ("deploy", "set"): ["fleet", "--interval", "3"],
     ("deploy", "models", "add"): ["fleet", "models"],
@@ -190,6 +192,8 @@ def test_any_command_line_is_obeyed_or_refused(place: Place, words: Words) -> No
 
 
 def run(place: Place, words: Words) -> int:
+    # As an output folder, it would be written to, elsewhere.
+    words = ["out" if word == PROGRAM and before != "--program" else word for before, word in pairwise(["", *words])]
     # Reproduction at its full size takes days, also if it is a valid word of the line.
     if words[:1] == ["reproduce"] and not {"--show", "--help", "-h"} & set(words):
         words = [*words, "--show"]
