@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -112,6 +113,43 @@ def test_an_exchange_opens_some_seconds_later_for_a_device_whose_program_is_star
     scheduled.run()
     assert (scheduled.attended, scheduled.missed) == (attended, [0] * 3)
     assert scheduled.clock.now < DEADLINE, "not for long"
+
+
+def test_a_change_waits_some_seconds_for_a_device_whose_program_is_started_again(scheduled: ScheduledFleet) -> None:
+    """It has answered, and disconnects while the fleet changes: its request no longer counts, but it is expected."""
+    scheduled.transport.delay = lambda *message: 5.0 if message == (0, "exchange", 0) else 0.0
+
+    def change() -> None:
+        now = scheduled.clock.now
+        request_change(scheduled.folder, Requested(retire=["net0"]))
+        scheduled.clock.at(now + 3.0, lambda: scheduled.transport.disconnect(1))
+        scheduled.clock.at(now + 9.0, lambda: scheduled.transport.connect(1))
+
+    scheduled.during(0, 1, change)
+    scheduled.run()
+    assert "exchange 1: model net0 is retired" in scheduled.events
+    assert (scheduled.attended, scheduled.missed) == ([3, 3, 3], [0] * 3)
+
+
+def test_an_exchange_after_a_change_survives_a_kill(tmp_path: Path) -> None:
+    """Devices that answered it do not begin it anew: nothing is learnt twice, and each label counts once."""
+    ended = []
+    for killed in (False, True):
+        scheduled = ScheduledFleet(tmp_path / str(killed))
+        scheduled.during(0, 1, partial(request_change, scheduled.folder, Requested(retire=["net0"])))
+        if killed:
+            # The server is killed while one device still works on the exchange.
+            scheduled.transport.delay = lambda *message: 30.0 if message == (2, "exchange", 1) else 0.0
+            scheduled.run_for(25)
+            assert len(scheduled.transport.grants_to(2)) == 2
+            scheduled.restart()
+        scheduled.run()
+        assert "exchange 1: model net0 is retired" in scheduled.events
+        assert [counts.samples for counts in scheduled.persistence.records.counts] == [6] * 3
+        assert (scheduled.attended, scheduled.missed) == ([3, 3, 3], [0] * 3)
+        ended.append(parameters(scheduled.persistence))
+        scheduled.close()
+    assert ended[0] == ended[1]
 
 
 def test_the_server_waits_for_a_disconnected_device_until_the_deadline(scheduled: ScheduledFleet) -> None:

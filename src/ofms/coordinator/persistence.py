@@ -68,7 +68,7 @@ class PersistentCoordinator(PersistentEvents):
             self.nodes: dict[int, int] = {}
             # Of the open exchange.
             self._statistics: dict[int, Statistics] = {}
-            self._unsaved_answers = False
+            self._unsaved_messages = False
             records = self._checkpoint.read(self.coordinator)
             self.records = records or Records([], [Moment(0, self.coordinator.version.tolist())], [])
             if not read_only:
@@ -110,6 +110,8 @@ class PersistentCoordinator(PersistentEvents):
     def receive(self, client: int, envelope: Envelope, requested: int | None = None) -> None:
         """Process a device's message, as `Coordinator.receive`; count and log rejections."""
         late = len(self.coordinator.stragglers.answers)
+        # Answers to the open exchange are written when it closes.
+        self._unsaved_messages |= self.coordinator.opened is None
         try:
             for reason in self.coordinator.receive(client, envelope, requested):
                 self.refuse(client, reason)
@@ -126,12 +128,16 @@ class PersistentCoordinator(PersistentEvents):
     def _count_late(self, client: int, exchange: int) -> None:
         counts, now = self.records.counts[client], self.coordinator.exchange
         counts.late, counts.last_exchange = counts.late + 1, max(exchange, counts.last_exchange)
-        self._unsaved_answers = True
+        self._unsaved_messages = True
         self.log_event(f"exchange {now}: {self.name(client)} answered exchange {exchange}, {now - exchange} late")
 
-    def save_answers(self) -> None:
-        """Write the checkpoint if late answers arrived since the last one; before their devices get another grant."""
-        if self._unsaved_answers:
+    def save_messages(self) -> None:
+        """Write the checkpoint if late answers or requests arrived since the last one, before devices get a grant.
+
+        A server that is killed in the exchange opens it again for the same devices: those that it does not know would
+        request it again, and learn from it twice.
+        """
+        if self._unsaved_messages:
             self.save()
 
     def _count_statistics(self, client: int, envelope: Envelope) -> None:
@@ -230,7 +236,7 @@ class PersistentCoordinator(PersistentEvents):
 
     def save(self) -> None:
         """Write checkpoint and status; not during an exchange, which is opened again after a restart."""
-        self._unsaved_answers = False
+        self._unsaved_messages = False
         self._checkpoint.write(self.coordinator, self.records, self.beginning)
         self.write_status()
 

@@ -60,7 +60,7 @@ class Scheduler:
             present = set(persistence.nodes) & coordinator.requests.keys()
             restarting = self._presence.left_within(_RESTART_SECONDS) & coordinator.requests.keys()
             if present and len(present) >= self._quorum(len(present | restarting)):
-                persistence.save_answers()
+                persistence.save_messages()
                 self._exchange(present)
             else:
                 self._invite()
@@ -79,7 +79,8 @@ class Scheduler:
         self._gather(connected=True)
 
     def _gather(self, *, connected: bool = False) -> None:
-        """Wait until every device has requested the exchange, or those that are `connected`, or until the deadline.
+        """Wait until every device has requested the exchange, or until the deadline; if `connected`, until those did
+        that are connected, or were so recently that their programs may be starting again.
 
         A quorum of them is enough if it includes those that had requested it when the server was killed: they may have
         its grant.
@@ -91,7 +92,7 @@ class Scheduler:
                 self._members() - self.coordinator.stragglers.outstanding.keys() - self.persistence.declined.keys()
             )
             if connected:
-                expected &= self.persistence.nodes.keys()
+                expected &= self.persistence.nodes.keys() | self._presence.left_within(_RESTART_SECONDS)
             ready = expected & self.persistence.nodes.keys() & self.coordinator.requests.keys()
             if len(ready) >= self._quorum(len(expected)) and expected & before <= ready:
                 return
