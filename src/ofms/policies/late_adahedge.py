@@ -1,9 +1,9 @@
 """AdaHedge with losses that arrive late, for several memories hedged against each other.
 
-A member of memory γ weights models by exp(-η S), S ← γ S + r, at the rate η = ln K over its mixability gaps, which
-needs neither a horizon nor the scale of the losses. Members are weighted likewise by what each of them would have
-incurred. Rounds whose losses are not complete yet are replayed in each round on top of those that are final: losses
-that are not known take a hint, the model's mean in the final rounds.
+A member of memory γ weights models by exp(-η S), S ← γ S + r, at the rate η = β ln K over its mixability gaps, which
+needs neither a horizon nor the scale of the losses; β = 1 is AdaHedge's. Members are weighted likewise, with β = 1, by
+what each of them would have incurred. Rounds whose losses are not complete yet are replayed in each round on top of
+those that are final: losses that are not known take a hint, the model's mean in the final rounds.
 """
 
 from __future__ import annotations
@@ -97,11 +97,25 @@ def start(clients: int, models: int, members: int) -> Hedge:
 
 
 def advance(
-    hedge: Hedge, rounds: OpenRounds, memories: Floats, expired: int, *, hints: bool
+    hedge: Hedge,
+    rounds: OpenRounds,
+    memories: Floats,
+    expired: int,
+    *,
+    hints: bool,
+    share: float = 1.0,
+    complete: Flags | None = None,
 ) -> tuple[Hedge, Flags, Weights]:
     """Replay the open rounds; return the hedge, [N, R] which rounds are final now, and the weights of the next round.
 
     The first rounds without a gap in what is known become final, and so do the `expired` oldest, with hints.
+
+    Parameters
+    ----------
+    share
+        β, the share of AdaHedge's rate.
+    complete
+        [N, R] the rounds in which all is known, if losses that are known may still change.
     """
     # Rounds come first and clients last, here and below: NumPy is fastest along the last axis.
     done, learnt = np.ascontiguousarray(rounds.final.T), rounds.losses.shape[1]
@@ -112,9 +126,9 @@ def advance(
         losses = np.where(unknown, hedge.hint_sums.T / np.maximum(hedge.finished, 1), losses)
     else:
         losses = np.fmax(losses, 0.0) + np.fmin(losses, 0.0)
-    complete = done | ~unknown.any(axis=1)
-    complete[:expired] = True
-    prefix = np.logical_and.accumulate(complete, axis=0)
+    known = done | (~unknown.any(axis=1) if complete is None else complete.T)
+    known[:expired] = True
+    prefix = np.logical_and.accumulate(known, axis=0)
     # Without a label, a round is none: hints alone would make a client more and more certain.
     counts = ~done & ~unknown.all(axis=1)
     fresh = prefix & counts
@@ -122,7 +136,7 @@ def advance(
     replay = _replay(hedge.totals, rounds, losses, counts, memories, place)
     hedge = replace(
         hedge,
-        peaks=np.maximum(_discounted(hedge, rounds.rates, counts, memories), replay.gaps[-1].T),
+        peaks=np.maximum(_discounted(hedge, rounds.rates / share, counts, memories), replay.gaps[-1].T),
         member_peak=np.maximum(hedge.member_peak, replay.member_gaps[-1]),
     )
     if place is not None:
@@ -132,7 +146,7 @@ def advance(
             hint_sums=hedge.hint_sums + (losses * fresh[:, None]).sum(axis=0).T,
             finished=hedge.finished + fresh.sum(axis=0),
         )
-    return hedge, prefix.T, _weights(replay, hedge)
+    return hedge, prefix.T, _weights(replay, hedge, share)
 
 
 def _discounted(hedge: Hedge, rates: Floats, counts: Flags, memories: Floats) -> Floats:
@@ -219,16 +233,16 @@ def _sums(start: Floats, added: Floats, factor: Floats | None = None) -> Floats:
     return sums
 
 
-def rates_of(hedge: Hedge) -> Floats:
-    """[N, J] η = ln K over the largest gaps so far."""
+def rates_of(hedge: Hedge, share: float = 1.0) -> Floats:
+    """[N, J] η = β ln K over the largest gaps so far."""
     models = hedge.hint_sums.shape[1]
-    rates: Floats = np.minimum(math.log(models) / np.maximum(hedge.peaks, _LEAST_GAP), _LARGEST_RATE)
+    rates: Floats = np.minimum(share * math.log(models) / np.maximum(hedge.peaks, _LEAST_GAP), _LARGEST_RATE)
     return rates
 
 
-def _weights(replay: _Replay, hedge: Hedge) -> Weights:
+def _weights(replay: _Replay, hedge: Hedge, share: float) -> Weights:
     members, _, _ = replay.above.shape
-    rates = rates_of(hedge)
+    rates = rates_of(hedge, share)
     mixture_rate = np.minimum(math.log(members) / np.maximum(hedge.member_peak, _LEAST_GAP), _LARGEST_RATE)
     # The rate of members is 0 if there is only one of them: any positive rate gives the same weights.
     mixture_rate = np.maximum(mixture_rate, _LEAST_GAP)

@@ -17,7 +17,7 @@ from ofms.policies.exponential_weights import mixed
 from ofms.policies.late_adahedge import Hedge, rates_of
 
 
-def with_models(hedge: Hedge, weights: Floats, kept: Integers) -> Hedge:
+def with_models(hedge: Hedge, weights: Floats, kept: Integers, share: float = 1.0) -> Hedge:
     """The hedge of a changed dictionary.
 
     Parameters
@@ -26,13 +26,15 @@ def with_models(hedge: Hedge, weights: Floats, kept: Integers) -> Hedge:
         [N, K] p, the pooled weights before.
     kept
         [K'] the place of each model before; -1 for a new one.
+    share
+        β, the share of AdaHedge's rate.
     """
     new, place = kept < 0, np.maximum(kept, 0)
     # Clients last: NumPy is fastest along the last axis.
     sums = np.ascontiguousarray(hedge.totals.losses.transpose(1, 2, 0)[:, place])
     hints = np.ascontiguousarray(hedge.hint_sums.T[place])
     if new.any():
-        others, rates = np.ascontiguousarray(sums[:, ~new]), np.ascontiguousarray(rates_of(hedge).T)
+        others, rates = np.ascontiguousarray(sums[:, ~new]), np.ascontiguousarray(rates_of(hedge, share).T)
         least = others.min(axis=1)
         sums[:, new] = (mixed(others - least[:, None], least, rates) + math.log(others.shape[1]) / rates)[:, None]
         # As the mixture, until something is known of it.

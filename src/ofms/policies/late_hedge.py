@@ -45,19 +45,25 @@ class State:
         The recent exchanges whose losses are not complete.
     last_held
         [N, K] the last exchange in which a model was held, in the client's own count; -1 for never.
+    ways
+        The hedge over drawing from the models that do not fit and omitting them.
     weights
-        [N, K] p, the expected prediction weights of the current exchange.
+        [N, K] p, the models' weights in the current exchange.
+    expected
+        [N, K] the mean of the prediction weights over the draw.
     """
 
     costs: Integers
     budgets: Integers
     hedge: Hedge
+    ways: Hedge
     rounds: Rounds
     exchange: int
     held: Flags
     last_held: AnyArray
     weights: Floats
     prediction_weights: Floats
+    expected: Floats
     inclusion: Floats
 
 
@@ -88,10 +94,12 @@ class Client:
     def start(self, catalogue: Catalogue, budgets: Integers) -> State:
         shape = (budgets.size, len(catalogue))
         members = len(self.settings.memories)
-        hedge, rounds = late_adahedge.start(*shape, members), Rounds.none(*shape, members)
+        hedge, ways = late_adahedge.start(*shape, members), late_adahedge.start(budgets.size, 2, 1)
+        rounds = Rounds.none(*shape, members)
         zeros, never = np.zeros(shape), np.full(shape, -1, dtype=np.int32)
         held = np.zeros(shape, dtype=np.bool_)
-        return State(catalogue.storage[None], budgets, hedge, rounds, 0, held, never, zeros, zeros, zeros)
+        weights = (zeros, zeros, zeros, zeros)
+        return State(catalogue.storage[None], budgets, hedge, ways, rounds, 0, held, never, *weights)
 
     def adapt(self, state: State, change: Change) -> State:
         """Keep what was learnt; new models take part in recent exchanges as some that were not held."""
@@ -101,7 +109,8 @@ class Client:
         def work(some: State, rows: slice | Integers) -> State:
             return replace(
                 self.start(change.catalogue, some.budgets),
-                hedge=late_changes.with_models(some.hedge, some.weights, change.kept),
+                hedge=late_changes.with_models(some.hedge, some.weights, change.kept, self.settings.rate),
+                ways=some.ways,
                 rounds=some.rounds.with_models(change.kept),
                 exchange=some.exchange,
                 held=change.carried(some.held),
@@ -112,21 +121,28 @@ class Client:
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
         places = int(state.budgets.max() // state.costs.max()) + 2
-        uniform, single = draws.table(Purpose.MODEL, places), draws.uniform(Purpose.CLUSTER)
+        uniform, others = draws.table(Purpose.MODEL, places), draws.table(Purpose.CLUSTER, 2)
 
         def work(some: State, rows: slice | Integers) -> State:
-            return self._select(some, draws.exchange, uniform[rows], single[rows])
+            return self._select(some, draws.exchange, uniform[rows], others[rows])
 
         state = in_blocks(state, state.budgets.size, state.rounds.block, work)
         return replace(state, rounds=state.rounds.without_final(), exchange=state.exchange + 1), state.held
 
-    def _select(self, state: State, number: int, uniform: Floats, single: Floats) -> State:
+    def _select(self, state: State, number: int, uniform: Floats, others: Floats) -> State:
         settings, rounds = self.settings, state.rounds
         expired = max(0, len(rounds) + 1 - self.exchanges)
         hedge, final, weights = late_adahedge.advance(
-            state.hedge, rounds.open, self.memories, expired, hints=settings.hints
+            state.hedge, rounds.open, self.memories, expired, hints=settings.hints, share=settings.rate
+        )
+        # A round is final when all models were evaluated on it: then its losses of both ways are.
+        ways, _, shares = late_adahedge.advance(
+            state.ways, rounds.open_ways, np.ones(1), expired, hints=False, complete=final
         )
         pooled = weights.pooled
+        omission = shares.members[:, 0, 1]
+        if settings.outside != "hedged":
+            omission = np.full(len(pooled), float(settings.outside == "omitted"))
         chosen = pool_memory.choose(
             pooled,
             self._visitors(state),
@@ -136,22 +152,26 @@ class Client:
             uniform,
             thin=settings.thin,
             keep=settings.keep,
+            omission=omission,
+            omitting=others[:, 1] < omission,
         )
         return replace(
             state,
             hedge=hedge,
-            rounds=rounds.mark(final).add(weights, chosen, number),
+            ways=ways,
+            rounds=rounds.mark(final).add(weights, shares, chosen, number),
             held=chosen.held,
             last_held=np.where(chosen.held, np.int32(state.exchange), state.last_held),
             weights=pooled,
             prediction_weights=chosen.prediction_weights
             if settings.predict == "pool"
-            else _one_of(chosen.prediction_weights, single),
+            else _one_of(chosen.prediction_weights, others[:, 0]),
+            expected=chosen.expected,
             inclusion=chosen.inclusion,
         )
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
-        # Prediction weights are p in expectation: a model's gradient counts as much as the client uses it.
+        # A model's gradient counts as much as the client uses it.
         weight = np.zeros(state.prediction_weights.shape)
         weight[grants.uploads] = grants.groups * state.prediction_weights[grants.uploads]
         state = replace(state, rounds=state.rounds.granted(grants.exchange))
@@ -202,7 +222,7 @@ def build(settings: LateHedge, fleet: Fleet) -> Policy:
         remembers=client.exchanges * client.interval,
         pooling="log",
         offset_memories=client.offset_memories if settings.offset else (),
-        expected_weights=lambda client, server: client.weights,
+        expected_weights=lambda client, server: client.expected,
         not_covered="late hedging's bound depends on the losses of the run",
     )
 

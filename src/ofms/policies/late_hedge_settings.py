@@ -18,6 +18,18 @@ class LateHedge:
     memories: Annotated[
         tuple[float, ...], Doc("For each copy of AdaHedge, over how many rounds it forgets; 0 to remember everything.")
     ] = (0, 16, 4)
+    rate: Annotated[
+        float,
+        Range(0.01, 1),
+        Doc("β, the share of AdaHedge's rate that hedging uses: less keeps more models in the pool.", "η = β ln K/Σδ"),
+    ] = 0.25
+    outside: Annotated[
+        Literal["hedged", "drawn", "omitted"],
+        Doc(
+            "Whether some of the models that do not fit are drawn to stand for them, or they are omitted; "
+            "hedged: what costs less on past samples."
+        ),
+    ] = "hedged"
     late: Annotated[bool, Doc("Whether newly held models are evaluated on past samples.")] = True
     hints: Annotated[bool, Doc("Whether a model's mean so far stands for losses that are not known yet.")] = True
     loss: Annotated[

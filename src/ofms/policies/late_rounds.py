@@ -1,4 +1,7 @@
-"""The recent exchanges of late hedging: their weights and draws, and what is known of their losses."""
+"""The recent exchanges of late hedging: their weights and draws, and what is known of their losses.
+
+There are two hedges: over models, and over the two ways to predict where not all models fit, `ways`.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,14 @@ class Rounds:
     ----------
     members, mixture, rates, mixture_rate
         [N, R, ...] as in `Weights`.
-    certain, outside, thinning
-        [N, R, K], [N, R], [N, R] the draw, as in `Held`.
+    certain, filling, outside, thinning
+        [N, R, K], [N, R, K], [N, R], [N, R] the draw, as in `Held`.
+    ways, ways_rate
+        [N, R, 2], [N, R] the weights of drawing and of omitting models that do not fit, and their rate.
     losses, final
         [N, R, K], [N, R] as in `OpenRounds`.
+    ways_losses
+        [N, R, 2] the relative losses of the two ways.
     samples
         [N, R] the number of labelled samples in the losses.
     number
@@ -44,9 +51,13 @@ class Rounds:
     rates: Layers
     mixture_rate: Layers
     certain: Layers
+    filling: Layers
     outside: Layers
     thinning: Layers
+    ways: Layers
+    ways_rate: Layers
     losses: Floats
+    ways_losses: Floats
     final: Flags
     samples: Integers
     number: Integers
@@ -67,9 +78,13 @@ class Rounds:
             rates=layers(members),
             mixture_rate=layers(),
             certain=layers(models, dtype=np.bool_),
+            filling=layers(models, dtype=np.bool_),
             outside=layers(),
             thinning=layers(),
+            ways=layers(2),
+            ways_rate=layers(),
             losses=nothing(models),
+            ways_losses=nothing(2),
             final=nothing(dtype=np.bool_),
             samples=nothing(dtype=np.int64),
             number=np.zeros((1, 0), dtype=np.int64),
@@ -87,6 +102,13 @@ class Rounds:
         return OpenRounds(members, mixture, rates, rate, self.losses, self.final)
 
     @property
+    def open_ways(self) -> OpenRounds:
+        """The rounds as those of a hedge over the two ways to predict, with one member."""
+        ways, rate = self.ways.whole[:, :, None], self.ways_rate.whole
+        alone = np.ones((*rate.shape, 1))
+        return OpenRounds(ways, alone, rate[..., None], rate, self.ways_losses, self.final)
+
+    @property
     def block(self) -> int:
         """Of how many clients the rounds fit the cache."""
         return max(2000, _AT_ONCE // (1 + len(self)))
@@ -100,11 +122,11 @@ class Rounds:
         count = int(np.logical_and.accumulate(self.final.all(axis=0)).sum())
         return self._only(slice(count, None)) if count else self
 
-    def add(self, weights: Weights, drawn: Held, number: int) -> Rounds:
+    def add(self, weights: Weights, ways: Weights, drawn: Held, number: int) -> Rounds:
         """Append an exchange; drop those that a server which went back to it has forgotten."""
         earlier = int((self.number[0] < number).sum())
         if earlier < len(self):
-            return self._only(slice(earlier)).add(weights, drawn, number)
+            return self._only(slice(earlier)).add(weights, ways, drawn, number)
         clients = drawn.outside.size
         return Rounds(
             self.members.append(weights.members.astype(np.float32)),
@@ -112,9 +134,13 @@ class Rounds:
             self.rates.append(weights.rates),
             self.mixture_rate.append(weights.mixture_rate),
             self.certain.append(drawn.certain),
+            self.filling.append(drawn.filling),
             self.outside.append(drawn.outside),
             self.thinning.append(drawn.thinning),
+            self.ways.append(ways.members[:, 0]),
+            self.ways_rate.append(ways.rates[:, 0]),
             self.losses,
+            self.ways_losses,
             np.concatenate([self.final, np.zeros((clients, 1), dtype=np.bool_)], axis=1),
             np.concatenate([self.samples, np.zeros((clients, 1), dtype=np.int64)], axis=1),
             np.concatenate([self.number, np.full((self.number.shape[0], 1), number)], axis=1),
@@ -146,12 +172,14 @@ class Rounds:
             own = np.ascontiguousarray(own.transpose(1, 2, 0), dtype=np.float32).transpose(2, 0, 1)
             changed.append((own, np.asfortranarray(sure), np.where(outside < _ROUNDING, 0.0, outside)))
         empty = Rounds.none(clients, kept.size, self.members.none.shape[2])
+        filling = [np.asfortranarray(~new & part[..., place]) for part in self.filling.parts]
         members, certain_parts, outside_parts = zip(*changed, strict=True) if changed else ((), (), ())
         return replace(
             self,
             members=Layers(members, empty.members.none),
             certain=Layers(certain_parts, empty.certain.none),
             outside=Layers(outside_parts, empty.outside.none),
+            filling=Layers(tuple(filling), empty.filling.none),
             losses=np.asfortranarray(np.where(new, np.nan, self.losses[..., place])),
         )
 
@@ -159,8 +187,8 @@ class Rounds:
         """Compute the relative losses of the exchanges for which outputs or samples are new."""
         (clients, learnt, models), rounds = self.losses.shape, len(self)
         # Clients come last, here and below: NumPy is fastest along the last axis.
-        losses = np.full((models, rounds, clients), np.nan)
-        losses[:, :learnt] = self.losses.T
+        losses, ways = np.full((models, rounds, clients), np.nan), np.full((2, rounds, clients), np.nan)
+        losses[:, :learnt], ways[:, :learnt] = self.losses.T, self.ways_losses.T
         before = np.ascontiguousarray(self.samples.T).reshape(-1)
         place, ours = self._places(recent.exchange)
         counts = np.bincount(place[ours], minlength=before.size)
@@ -173,16 +201,19 @@ class Rounds:
         changed &= ~np.ascontiguousarray(self.final.T).reshape(-1)
         if not late:
             changed.reshape(rounds, clients)[:-1] = False
-        losses = np.where(changed, 0.0, losses.reshape(models, -1))
+        losses, ways = np.where(changed, 0.0, losses.reshape(models, -1)), np.where(changed, 0.0, ways.reshape(2, -1))
         chosen = np.flatnonzero(ours & changed.take(place))
         draws = self._draws() if chosen.size else ()
         for some in _one_of_each(place.take(chosen), max(1, _OUTPUTS_AT_ONCE // max(1, recent.width))):
             samples, at = _range(chosen[some]), _range(place.take(chosen[some]))
             draw = Draw(*(_columns(part, at).T for part in draws))
             given = (_columns(outputs, samples).T, targets[samples])
-            losses[:, at] = _columns(losses, at) + relative_losses(*given, draw, plain=plain).T
+            found = relative_losses(*given, draw, plain=plain)
+            losses[:, at] = _columns(losses, at) + found.models.T
+            ways[:, at] = _columns(ways, at) + found.ways.T
         samples = np.where(changed, counts, before).reshape(rounds, clients)
-        return replace(self, losses=losses.reshape(models, rounds, clients).T, samples=samples.T)
+        losses, ways = (part.reshape(-1, rounds, clients).T for part in (losses, ways))
+        return replace(self, losses=losses, ways_losses=ways, samples=samples.T)
 
     def _places(self, exchange: Integers) -> tuple[Integers, Flags]:
         """Which of the R · N rounds the S · N samples belong to, and whether they belong to any."""
@@ -192,13 +223,15 @@ class Rounds:
         return (column * exchange.shape[1] + np.arange(exchange.shape[1])).reshape(-1), ours.reshape(-1)
 
     def _draws(self) -> tuple[AnyArray, ...]:
-        """[K, R · N], [K, R · N], [R · N] and [R · N] the rounds' pooled weights, and how they were drawn."""
+        """[K, R · N] or [R · N]: the parts of the rounds' `Draw`."""
         clients, _, _, models = self.members.none.shape
         weights = np.empty((models, len(self), clients))
         for pooled, own, mixture in zip(weights.swapaxes(0, 1), self.members.parts, self.mixture.parts, strict=True):
             np.einsum("jn,jkn->kn", mixture.T, own.transpose(1, 2, 0).astype(np.float64), out=pooled)
-        certain = np.stack([part.T for part in self.certain.parts], axis=1)
-        flat = (weights, certain, self.outside.stacked(np.float64), self.thinning.stacked(np.float64))
+        certain, filling = (
+            np.stack([part.T for part in flags.parts], axis=1) for flags in (self.certain, self.filling)
+        )
+        flat = (weights, certain, self.outside.stacked(np.float64), self.thinning.stacked(np.float64), filling)
         return tuple(part.reshape(*part.shape[:-2], -1) for part in flat)
 
     def _only(self, places: slice) -> Rounds:

@@ -1,9 +1,10 @@
 """What a client holds, and the weights with which it predicts: certain models, a few drawn ones, and visitors.
 
-The models with the most weight that fit are certain. For the others, a few places hold models drawn in proportion to
-their weights, each standing for an equal share of the others' total weight ρ, so that the expected prediction weights
-are p. Now and then, visitors take places: the models that were not held for longest, so that every model is
-evaluated on every sample while the client still has it. What was held before and still fits stays.
+There are two ways. Either the models with the most weight fill the budget, and the others are omitted. Or fewer are
+certain, and for the others, a few places hold models drawn in proportion to their weights, each standing for an equal
+share of the others' total weight ρ, so that the expected prediction weights are p. Now and then, visitors take places:
+the models that were not held for longest, so that every model is evaluated on every sample while the client still has
+it. What was held before and still fits stays.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ class Held:
 
     Attributes
     ----------
-    held, certain
-        [N, K] the models held, and those among them that predict whatever is drawn.
+    held
+        [N, K] the models held.
+    certain, filling
+        [N, K] the models that predict whatever is drawn, and those that predict if the others are omitted.
     prediction_weights
-        [N, K] of mean p over the draw.
+        [N, K] of mean p over the draw, or p of the models that fill the budget, normalised.
+    expected
+        [N, K] the mean of the prediction weights.
     inclusion
         [N, K] the probability of holding a model to predict with it; 0 for models that merely stay.
     outside, thinning
@@ -37,7 +42,9 @@ class Held:
 
     held: Flags
     certain: Flags
+    filling: Flags
     prediction_weights: Floats
+    expected: Floats
     inclusion: Floats
     outside: Floats
     thinning: Floats
@@ -53,11 +60,20 @@ def choose(
     *,
     thin: bool,
     keep: bool,
+    omission: Floats | None = None,
+    omitting: Flags | None = None,
 ) -> Held:
     """Fill [N] budgets, given [N, K] weights p, this exchange's visitors, and what was held before.
 
-    `uniform` [N, P] are numbers in [0, 1), P more than any budget has places.
+    Parameters
+    ----------
+    uniform
+        [N, P] numbers in [0, 1), P more than any budget has places.
+    omission, omitting
+        [N] the probability that models that do not fit are omitted instead of drawn from, and whether they are.
     """
+    never = np.zeros(len(budgets))
+    omission, omitting = never if omission is None else omission, never > 0 if omitting is None else omitting
     # Clients come last, because NumPy is fastest along the last axis.
     weights, visitors, before = np.ascontiguousarray(weights.T), np.ascontiguousarray(visitors.T), before.T
     order = Order.falling(weights, costs)
@@ -78,14 +94,20 @@ def choose(
     rest = np.maximum(0.0, 1 - drawn.sum(axis=0))
     mixed = inside * (rest / np.where(mass > 0, mass, 1.0))
     mixed += drawn
-    held = certain | (drawn > 0)
+    mixed /= mixed.sum(axis=0)
+    filling = visitors | order.back(fill(order.costs_of(~visitors), free))
+    omitted = weights * filling
+    omitted /= omitted.sum(axis=0)
+    held = np.where(omitting, filling, certain | (drawn > 0))
     if keep:
         held |= order.back(fill(order.costs_of(before & ~held), budgets - storage(held, costs)))
-    mixed /= mixed.sum(axis=0)
     # A certain model is not among those drawn: its probability of a draw is 0.
     inclusion *= thinning
     inclusion += certain
-    return Held(held.T, certain.T, mixed.T, inclusion.T, outside, thinning)
+    inclusion += omission * (filling - inclusion)
+    expected = weights + omission * (omitted - weights)
+    predicting = np.where(omitting, omitted, mixed)
+    return Held(held.T, certain.T, filling.T, predicting.T, expected.T, inclusion.T, outside, thinning)
 
 
 def longest_away(last_held: Integers, costs: Integers, budgets: Integers, exchange: int, most: int) -> Flags:

@@ -6,6 +6,8 @@ With c the pool of all models under the client's weights p, and D the divergence
 
 where noise = E[L(prediction)] - L(c) is what drawing a few models for those that do not fit costs in expectation. Then
 ⟨p, r⟩ ≥ noise, so regret on r bounds the regret of the predictions against the best model and against mixtures.
+
+What omitting these models costs is L(a) - L(c), a the pool of those that fill the budget: the other way to predict.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """The weights of M samples when they were predicted, and how the prediction was drawn.
+    """The weights of M samples when they were predicted, and how the prediction was drawn or could have been made.
 
     Attributes
     ----------
@@ -34,16 +36,27 @@ class Draw:
         [M] ρ, the weight of the others.
     thinning
         [M] the probability that models of the others are drawn at all.
+    filling
+        [M, K] the models that predict if the others are omitted.
     """
 
     weights: Floats
     certain: Flags
     outside: Floats
     thinning: Floats
+    filling: Flags
 
 
-def relative_losses(outputs: Floats, targets: AnyArray, draw: Draw, *, plain: bool = False) -> Floats:
-    """[M, K] from [M, K, C] outputs on M samples; NaN for models whose output is not known (NaN).
+@dataclass(frozen=True, eq=False)
+class Relative:
+    """Losses relative to that of the pool: [M, K] of the models, and [M, 2] of drawing and of omitting the others."""
+
+    models: Floats
+    ways: Floats
+
+
+def relative_losses(outputs: Floats, targets: AnyArray, draw: Draw, *, plain: bool = False) -> Relative:
+    """From [M, K, C] outputs on M samples; NaN for models whose output is not known (NaN).
 
     p is restricted to the known models and normalised, so that a sample counts before all models were evaluated on it.
     `plain` sets λ = 1: then r is the difference of the losses of model and pool.
@@ -51,7 +64,8 @@ def relative_losses(outputs: Floats, targets: AnyArray, draw: Draw, *, plain: bo
     if targets.size == 1:
         # NumPy adds in another order along an axis that is alone: bits must not depend on what is computed at once.
         twice = Draw(*(getattr(draw, each.name).repeat(2, axis=0) for each in fields(draw)))
-        return relative_losses(outputs.repeat(2, axis=0), targets.repeat(2), twice, plain=plain)[:1]
+        both = relative_losses(outputs.repeat(2, axis=0), targets.repeat(2), twice, plain=plain)
+        return Relative(both.models[:1], both.ways[:1])
     # Samples come last, here and below: NumPy is fastest along the last axis.
     given = np.ascontiguousarray(outputs.T)
     known, unknown = ~np.isnan(given[0]), given[0] * 0
@@ -68,12 +82,22 @@ def relative_losses(outputs: Floats, targets: AnyArray, draw: Draw, *, plain: bo
     gradient = pool_gradient(centre.T, targets).T
     slopes: Floats = np.einsum("ckm,cm->km", values, gradient)
     slopes -= (centre * gradient).sum(axis=0)
+    noise = _noise(values, recorded, draw)
+    omitting = _omission(values, recorded * draw.filling.T, centre, gradient)
     if not plain:
         spread = np.einsum("km,km->m", weights, divergences) / total
-        divergences *= np.minimum(1.0, _noise(values, recorded, draw) / np.where(spread > 1e-15, spread, np.inf))
+        divergences *= np.minimum(1.0, noise / np.where(spread > 1e-15, spread, np.inf))
     slopes += divergences
     slopes += unknown
-    return slopes.T
+    return Relative(slopes.T, np.stack([noise, omitting], axis=1))
+
+
+def _omission(values: Floats, filling: Floats, centre: Floats, gradient: Floats) -> Floats:
+    """[M] L(a) - L(c), a the pool of the models that fill the budget; 0 where none of them is known."""
+    mass = filling.sum(axis=0)
+    pool = np.where(mass > _NOTHING, _pool(filling, values) / np.where(mass > _NOTHING, mass, 1.0), centre)
+    lost: Floats = ((pool - centre) * gradient).sum(axis=0) + divergence(pool.T, centre.T)
+    return lost
 
 
 def _noise(values: Floats, recorded: Floats, draw: Draw) -> Floats:

@@ -55,9 +55,12 @@ ABLATION: dict[str, dict[str, Any]] = {
     "no late losses": {"late": False},
     "no hints": {"hints": False},
     "plain losses, no gradients": {"loss": "plain"},
+    "AdaHedge's whole rate": {"rate": 1},
     "one memory": {"memories": [0]},
     "one model predicts": {"predict": "one"},
     "a visitor in every round": {"visit_every": 1},
-    "always draw": {"thin": False},
+    "what does not fit always drawn from": {"outside": "drawn"},
+    "what does not fit always omitted": {"outside": "omitted"},
+    "no thinned draws": {"thin": False},
     "nothing kept": {"keep": False},
 }
