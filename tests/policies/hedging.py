@@ -80,7 +80,9 @@ class Layout:
 
 
 def lay_out(weights: Floats, costs: Floats, budget: float, visitor: int | None) -> Layout:
-    """As few teeth as leave each of them at most the weight 1/n; heavier models are certain."""
+    """As few teeth as leave each of them at most the weight 1/n; heavier models are certain, or all if they fit."""
+    if costs.sum() <= budget:
+        return Layout(list(range(weights.size)), [], 0, weights.size, 0.0, 1.0)
     free = budget - (0.0 if visitor is None else float(costs[visitor]))
     heaviest, order = float(costs.max()), np.argsort(-weights, kind="stable").tolist()
     teeth = 0

@@ -33,10 +33,15 @@ class Open:
 
 
 class LateClients:
-    """Clients with memory for `budget` of `models` equal models; memories are the γ of their members."""
+    """Clients with memory for `budget` of `models` equal models, which always draw from the others.
 
-    def __init__(self, clients: int, models: int, budget: int, window: int, memories: tuple[float, ...]) -> None:
-        self.shape, self.budget, self.stride = (clients, models), budget, window // models
+    Memories are the γ of their members, `share` is β.
+    """
+
+    def __init__(
+        self, clients: int, models: int, budget: int, window: int, memories: tuple[float, ...], share: float = 1.0
+    ) -> None:
+        self.shape, self.budget, self.stride, self.share = (clients, models), budget, window // models, share
         self.delay, self.memory = self.stride * models, np.array(memories)
         members = len(memories)
         self.final: Sums = (
@@ -64,7 +69,7 @@ class LateClients:
         cumulative, gaps, of_members, gap_of_members = sums
         self.top = np.maximum(self.memory * self.top, gaps)
         self.top_of_members = np.maximum(self.top_of_members, gap_of_members)
-        rates = np.minimum(math.log(self.shape[1]) / np.maximum(self.top, 1e-9), 1e6)
+        rates = np.minimum(self.share * math.log(self.shape[1]) / np.maximum(self.top, 1e-9), 1e6)
         rate = np.minimum(math.log(len(self.memory)) / np.maximum(self.top_of_members, 1e-9), 1e6)
         members, votes = softmaxes(-rates[..., None] * cumulative), softmaxes(-rate[:, None] * of_members)
         self.now = Open(members, votes, rates, rate, np.zeros(self.shape, dtype=np.bool_), np.ones(self.shape[0]))
@@ -97,11 +102,11 @@ class LateClients:
         return np.asarray(((votes * outputs).sum(axis=1) - target) ** 2)
 
     def certificate(self, target: float) -> Floats:
-        """[N] top_1 + G_1 + mtop + mG with the gaps of all rounds, open ones completed."""
+        """[N] top_1/β + G_1 + mtop + mG with the gaps of all rounds, open ones completed."""
         sums = self.final
         for past in self.open:
             sums = self.replayed(sums, past, relative(past, np.ones_like(past.known), target))
-        return np.asarray(self.top[:, 0] + sums[1][:, 0] + self.top_of_members + sums[3])
+        return np.asarray(self.top[:, 0] / self.share + sums[1][:, 0] + self.top_of_members + sums[3])
 
     def replayed(self, sums: Sums, past: Open, losses: Floats) -> Sums:
         cumulative, gaps, of_members, gap_of_members = sums

@@ -21,11 +21,15 @@ class Past:
     mixture: Floats
     rates: list[float]
     mixture_rate: float
+    ways: Floats
+    ways_rate: float
     certain: set[int] = field(default_factory=set)
+    filling: set[int] = field(default_factory=set)
     outside: float = 0.0
     thinning: float = 1.0
     known: set[int] = field(default_factory=set)
     losses: dict[int, float] = field(default_factory=dict)
+    ways_losses: Floats = field(default_factory=lambda: np.zeros(2))
 
     @property
     def weights(self) -> Floats:
@@ -35,12 +39,14 @@ class Past:
 
 @dataclass(eq=False)
 class Sums:
-    """Discounted losses and gaps of the members, losses and gaps of hedging the members."""
+    """Discounted losses and gaps of the members, losses and gaps of hedging the members, and of the two ways."""
 
     losses: Floats
     gaps: list[float]
     of_members: Floats
     gap_of_members: float
+    of_ways: Floats
+    gap_of_ways: float
 
 
 class OneClient:
@@ -51,18 +57,23 @@ class OneClient:
         self.memories = [1.0 if length == 0 else (1 - 1 / length) ** interval for length in settings.memories]
         self.span = max(2, settings.window // interval)
         models, members = len(costs), len(self.memories)
-        self.final = Sums(np.zeros((members, models)), [0.0] * members, np.zeros(members), 0.0)
-        self.peaks, self.peak_of_members = [0.0] * members, 0.0
+        self.final = Sums(np.zeros((members, models)), [0.0] * members, np.zeros(members), 0.0, np.zeros(2), 0.0)
+        self.peaks, self.peak_of_members, self.peak_of_ways = [0.0] * members, 0.0, 0.0
         self.hint_sums, self.finished = np.zeros(models), 0
         self.open: list[Past] = []
         self.last, self.held = [-1] * models, set[int]()
         self.vote = np.zeros(models)
         self.exchange = 0
 
-    def request(self, uniform: Floats, choice: float) -> None:
-        """Decide what to hold and the vote; `choice` draws the one model that predicts, if the pool does not."""
+    def request(self, uniform: Floats, choice: float, way: float) -> None:
+        """Decide what to hold and the vote.
+
+        `choice` draws the one model that predicts, if the pool does not; `way` whether models that do not fit are
+        omitted.
+        """
         self._learn_weights()
-        self._hold(self.now.weights, uniform.tolist())
+        omission = {"drawn": 0.0, "omitted": 1.0, "hedged": float(self.now.ways[1])}[self.settings.outside]
+        self._hold(self.now.weights, uniform.tolist(), omit=way < omission)
         # The vote is drawn with full precision; what is remembered of the weights has single precision.
         self.now.members = self.now.members.astype(np.float32).astype(np.float64)
         self.open.append(self.now)
@@ -80,6 +91,8 @@ class OneClient:
                 samples = range(past.number * self.interval, min((past.number + 1) * self.interval, len(targets)))
                 each = [self._relative(past, outputs[sample], targets[sample]) for sample in samples]
                 past.losses = {model: sum(losses[model] for losses in each) for model in past.known}
+                ways = [_of_ways(past, outputs[sample], targets[sample]) for sample in samples]
+                past.ways_losses = np.sum(ways, axis=0) if ways else np.zeros(2)
         self.exchange += 1
 
     def _learn_weights(self) -> None:
@@ -100,10 +113,13 @@ class OneClient:
         self.open = kept
         self.peaks = [max(g * top, gap) for g, top, gap in zip(self.memories, self.peaks, now.gaps, strict=True)]
         self.peak_of_members = max(self.peak_of_members, now.gap_of_members)
-        rates = [_rate(models, peak) for peak in self.peaks]
+        self.peak_of_ways = max(self.peak_of_ways, now.gap_of_ways)
+        ways_rate = _rate(2, self.peak_of_ways)
+        rates = [_rate(models, peak, self.settings.rate) for peak in self.peaks]
         rate = _rate(len(self.memories), self.peak_of_members)
         members = np.stack([softmax(-eta * losses) for eta, losses in zip(rates, now.losses, strict=True)])
-        self.now = Past(self.exchange, members, softmax(-rate * now.of_members), rates, rate)
+        ways = softmax(-ways_rate * now.of_ways)
+        self.now = Past(self.exchange, members, softmax(-rate * now.of_members), rates, rate, ways, ways_rate)
         self.weights = self.now.weights
 
     def _after(self, before: Sums, past: Past, losses: Floats) -> Sums:
@@ -114,7 +130,10 @@ class OneClient:
             gaps.append(gamma * before.gaps[member] + max(0.0, float(incurred[member]) - mixed))
         hedged = float(past.mixture @ incurred) - _mixed(before.of_members, past.mixture_rate, incurred)
         discounted = np.stack([g * row + losses for g, row in zip(self.memories, before.losses, strict=True)])
-        return Sums(discounted, gaps, before.of_members + incurred, before.gap_of_members + max(0.0, hedged))
+        ways = past.ways_losses
+        gap = max(0.0, float(past.ways @ ways) - _mixed(before.of_ways, past.ways_rate, ways))
+        members = before.of_members + incurred, before.gap_of_members + max(0.0, hedged)
+        return Sums(discounted, gaps, *members, before.of_ways + ways, before.gap_of_ways + gap)
 
     def _visitors(self) -> list[int]:
         """The models that were away for longest, as many as bring all of them here while samples are kept."""
@@ -131,7 +150,16 @@ class OneClient:
                 room -= self.costs[model]
         return found
 
-    def _hold(self, weights: Floats, uniform: list[float]) -> None:
+    def _fill(self, order: list[int], models: set[int], room: int) -> set[int]:
+        """Models and, in order, those that fit beside them."""
+        found = set(models)
+        for model in order:
+            if model not in found and self.costs[model] <= room:
+                found.add(model)
+                room -= self.costs[model]
+        return found
+
+    def _hold(self, weights: Floats, uniform: list[float], *, omit: bool) -> None:
         visitors = self._visitors()
         free = self.budget - sum(self.costs[model] for model in visitors)
         order = sorted(range(weights.size), key=lambda model: -weights[model])
@@ -147,6 +175,9 @@ class OneClient:
             outside = 1 - float(weights[certain].sum())
             if outside <= draws / places + 1e-12 or free < (draws + 1) * largest:
                 break
+        filling = self._fill(order, set(visitors), free)
+        if len(filling) == weights.size:
+            certain, outside = list(range(weights.size)), 0.0
         outside = 0.0 if outside < 1e-12 else outside
         others = [model for model in range(weights.size) if model not in certain]
         inside = float(weights[certain].sum())
@@ -164,19 +195,20 @@ class OneClient:
         held = set(certain) | set(np.flatnonzero(vote).tolist())
         if inside > 0:
             vote[certain] = (1 - vote.sum()) * weights[certain] / inside
+        if omit:
+            held = filling
+            vote = np.where(np.isin(np.arange(weights.size), sorted(filling)), weights, 0.0)
         room = self.budget - sum(self.costs[model] for model in held)
-        for model in order if self.settings.keep else []:
-            if model in self.held and model not in held and self.costs[model] <= room:
-                held.add(model)
-                room -= self.costs[model]
+        if self.settings.keep:
+            held = self._fill([model for model in order if model in self.held], held, room)
         self.held, self.vote = held, vote / vote.sum()
         self.now.certain, self.now.outside, self.now.thinning = set(certain), outside, thinning
+        self.now.filling = filling
 
     def _relative(self, past: Past, outputs: Floats, target: float) -> dict[int, float]:
-        loss = squared_error(target) if outputs.shape[1] == 1 else log_loss(int(target))
+        loss = _loss(outputs, target)
         known = sorted(past.known)
-        total = float(past.weights[known].sum())
-        shares = past.weights[known] / total if total > 1e-12 else np.full(len(known), 1 / len(known))
+        shares = _shares(past, known)
         centre = shares @ outputs[known]
         gaps = {model: max(0.0, divergence(loss, outputs[model], centre)) for model in known}
         spread = sum(float(share) * gaps[model] for share, model in zip(shares, known, strict=True))
@@ -185,6 +217,27 @@ class OneClient:
             price = 1.0
         slope = loss(centre)[1]
         return {model: float(slope @ (outputs[model] - centre)) + price * gaps[model] for model in known}
+
+
+def _loss(outputs: Floats, target: float) -> Loss:
+    return squared_error(target) if outputs.shape[1] == 1 else log_loss(int(target))
+
+
+def _shares(past: Past, models: list[int]) -> Floats:
+    """The weights of some models, normalised."""
+    total = float(past.weights[models].sum())
+    return past.weights[models] / total if total > 1e-12 else np.full(len(models), 1 / len(models))
+
+
+def _of_ways(past: Past, outputs: Floats, target: float) -> Floats:
+    """What drawing and what omitting cost more than the pool of all known models."""
+    loss, known = _loss(outputs, target), sorted(past.known)
+    centre = _shares(past, known) @ outputs[known]
+    filling = sorted(past.known & past.filling)
+    if past.weights[filling].sum() <= 1e-12:
+        return np.array([_noise(past, outputs, loss), 0.0])
+    pool = _shares(past, filling) @ outputs[filling]
+    return np.array([_noise(past, outputs, loss), loss(pool)[0] - loss(centre)[0]])
 
 
 def _noise(past: Past, outputs: Floats, loss: Loss) -> float:
@@ -207,8 +260,8 @@ def _noise(past: Past, outputs: Floats, loss: Loss) -> float:
     return past.thinning * moved + (1 - past.thinning) * divergence(loss, calm, centre)
 
 
-def _rate(experts: int, peak: float) -> float:
-    return max(min(math.log(experts) / max(peak, 1e-9), 1e6), 1e-9)
+def _rate(experts: int, peak: float, share: float = 1.0) -> float:
+    return max(min(share * math.log(experts) / max(peak, 1e-9), 1e6), 1e-9)
 
 
 def _mixed(cumulative: Floats, rate: float, losses: Floats) -> float:

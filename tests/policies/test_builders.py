@@ -49,8 +49,8 @@ def test_late_hedging_as_it_was_set() -> None:
     assert (frozen.local, frozen.reports_use) == (None, False)
     assert built.not_covered == "late hedging's bound depends on the losses of the run"
     assert len(policy_of("late-hedge", FLEET, memories=(2, 3)).offset_memories) == 2, "two rounds are the least"
-    state = SimpleNamespace(weights=np.eye(3))
-    assert built.expected_weights(state, None) is state.weights
+    state = SimpleNamespace(expected=np.eye(3))
+    assert built.expected_weights(state, None) is state.expected
 
 
 def test_local_training_as_it_was_set() -> None:

@@ -142,6 +142,15 @@ def test_a_model_is_worse_beyond_two_standard_errors() -> None:
     assert clearly_worse(np.array([[0.25, -0.25]])).tolist() == [False, False], "the fleet predicts as well as before"
 
 
+@pytest.mark.parametrize("rounding", [-1e-16, 0.0, 1e-16, 1e-7])
+def test_rounding_decides_nothing_where_gains_and_losses_are_equal(rounding: float) -> None:
+    """In the fleet, for a model, of four equal votes, and of a gain as large as its standard error."""
+    assert clearly_worse(np.array([[0.35 + rounding, 0.27, -0.62]])).tolist() == [False] * 3
+    assert clearly_worse(np.array([[0.3 + rounding, 0.5], [-0.3, 0.5]])).tolist() == [False, True]
+    assert clearly_worse(np.array([[0.25 - rounding, -9.0]] + [[0.25, -9.0]] * 3)).tolist() == [True, False]
+    assert gains_by_tuning(np.array([[-0.25 - rounding, 0.0]])).tolist() == [0, 0]
+
+
 def test_a_gain_counts_beyond_a_standard_error() -> None:
     assert gains_by_tuning(np.array([[-0.25, 0.0]])).tolist() == [0, 0], "of one client it is never beyond"
     assert gains_by_tuning(np.array([[-0.25, 0.0]] * 2)).tolist() == [0.5, 0]

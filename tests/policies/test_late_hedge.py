@@ -36,10 +36,10 @@ def assert_agrees(
     given = {name: getattr(settings, name) for name in LateHedge.__dataclass_fields__}
     for found in runs(fleet, outputs, targets, **given):
         uniform = found.draws.table(Purpose.MODEL, np.arange(len(budgets)), max(budgets) // min(costs) + 2)
-        choices = found.draws.uniform(Purpose.CLUSTER, np.arange(len(budgets)))
+        choices = found.draws.table(Purpose.CLUSTER, np.arange(len(budgets)), 2)
         stop = fleet.schedule.span(found.draws.exchange)[1]
         for client, one in enumerate(expected):
-            one.request(uniform[client], float(choices[client]))
+            one.request(uniform[client], *choices[client].tolist())
             place = f"exchange {found.draws.exchange}, client {client}"
             assert found.state.policy.weights[client] == pytest.approx(one.weights, abs=1e-9), place
             assert set(np.flatnonzero(found.plan.held[client]).tolist()) == one.held, place
@@ -60,7 +60,18 @@ def test_a_few_exchanges_agree_without_a_part(name: str) -> None:
     assert_agrees([3, 1, 2], [6, 5], 1, rounds=8, window=4, **{name: False})
 
 
-@pytest.mark.parametrize("changes", [{"predict": "one"}, {"loss": "plain"}, {"visit_every": 1}, {"memories": (2, 0)}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"predict": "one"},
+        {"loss": "plain"},
+        {"visit_every": 1},
+        {"memories": (2, 0)},
+        {"outside": "drawn"},
+        {"outside": "omitted"},
+        {"rate": 1.0},
+    ],
+)
 def test_a_few_exchanges_agree_with_other_settings(changes: dict[str, Any]) -> None:
     assert_agrees([3, 1, 2], [6, 5], 1, rounds=8, window=4, **changes)
 
@@ -93,6 +104,9 @@ def test_clients_together_agree_with_each_alone(
         {"visit_every": 1},
         {"memories": (0,)},
         {"memories": (8,)},
+        {"outside": "drawn"},
+        {"outside": "omitted"},
+        {"rate": 1.0},
         {"late": False, "hints": False, "loss": "plain", "thin": False, "keep": False},
     ],
     ids=lambda changes: ", ".join(f"{name} {value}" for name, value in changes.items()),

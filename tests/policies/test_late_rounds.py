@@ -30,8 +30,12 @@ def example() -> Rounds:
         rates=layers(one, 2 * one),
         mixture_rate=layers(np.ones(2), np.ones(2)),
         certain=layers(np.array([[True, True, False]] * 2), np.array([[False, True, False], [True, False, False]])),
+        filling=layers(np.array([[True, True, False]] * 2), np.array([[False, True, True], [True, True, False]])),
         outside=layers(np.array([0.25, 0.25]), np.array([0.5, 0.0])),
         thinning=layers(np.ones(2), np.array([1.0, 0.5])),
+        ways=layers(np.array([[0.5, 0.5]] * 2), np.array([[0.25, 0.75]] * 2)),
+        ways_rate=layers(np.ones(2), 3 * np.ones(2)),
+        ways_losses=np.array([[[0.5, 0.25]], [[0.0, 1.0]]]),
         losses=np.array([[[1.0, 2.0, nan]], [[3.0, nan, 4.0]]]),
         final=np.array([[True, False], [True, False]]),
         samples=np.array([[1, 0], [1, 0]]),
@@ -50,12 +54,16 @@ def test_no_exchanges() -> None:
         "rates": ((2, 0, 4), "float64"),
         "mixture_rate": ((2, 0), "float64"),
         "certain": ((2, 0, 3), "bool"),
+        "filling": ((2, 0, 3), "bool"),
         "outside": ((2, 0), "float64"),
         "thinning": ((2, 0), "float64"),
+        "ways": ((2, 0, 2), "float64"),
+        "ways_rate": ((2, 0), "float64"),
     }
     arrays = {name: (part.shape, part.dtype.name) for name, part in vars(none).items() if isinstance(part, np.ndarray)}
     assert arrays == {
         "losses": ((2, 0, 3), "float64"),
+        "ways_losses": ((2, 0, 2), "float64"),
         "final": ((2, 0), "bool"),
         "samples": ((2, 0), "int64"),
         "number": ((1, 0), "int64"),
@@ -78,6 +86,7 @@ def test_exchanges_that_are_final_for_all_clients_are_dropped() -> None:
     assert (left.number.tolist(), left.final.tolist(), left.samples.tolist()) == ([[6]], [[False]] * 2, [[0]] * 2)
     assert left.rates.whole.tolist() == [[[2.0]]] * 2
     assert left.losses.shape == (2, 0, 3)
+    assert (left.ways.whole.tolist(), left.ways_losses.shape) == ([[[0.25, 0.75]]] * 2, (2, 0, 2))
     for final in ([[True, True], [False, True]], [[False, True], [False, True]]):
         unfinished = rounds.mark(np.array(final))
         assert unfinished.final.tolist() == final
@@ -96,7 +105,12 @@ def test_a_new_model_has_no_weight_in_earlier_exchanges() -> None:
         [[False, False, True, True], [False, False, False, True]],
         [[False, False, True, True], [False, False, True, False]],
     ]
+    assert rounds.filling.whole.tolist() == [
+        [[False, False, True, True], [False, True, False, True]],
+        [[False, False, True, True], [False, False, True, True]],
+    ]
     assert rounds.outside.whole.tolist() == [[0.25, 0.5], [0.25, 0.0]], "as it was"
+    assert rounds.ways_losses.tolist() == [[[0.5, 0.25]], [[0.0, 1.0]]]
     assert rounds.losses == pytest.approx(np.array([[[nan, nan, 1, 2]], [[nan, 4, 3, nan]]]), nan_ok=True)
     assert (rounds.number.tolist(), rounds.samples.tolist()) == ([[4, 6]], [[1, 0], [1, 0]])
 
@@ -106,6 +120,7 @@ def test_the_weights_of_retired_models_go_to_the_others_in_proportion() -> None:
     rounds = example().with_models(np.array([2, 1]))
     assert rounds.members.whole[:, :, 0].tolist() == [[[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]]
     assert rounds.certain.whole.tolist() == [[[False, True], [False, True]], [[False, True], [False, False]]]
+    assert rounds.filling.whole.tolist() == [[[False, True], [True, True]], [[False, True], [False, True]]]
     assert rounds.outside.whole.tolist() == [[0.5, 0.5], [0.5, 1.0]]
     assert {part.dtype.name for part in rounds.members.parts} == {"float32"}
     assert rounds.losses == pytest.approx(np.array([[[nan, 2]], [[4, nan]]]), nan_ok=True)
@@ -123,6 +138,7 @@ def test_unequal_weights_of_two_members_when_a_model_retires() -> None:
         mixture=layers(np.array([[0.75, 0.25]])),
         certain=layers(np.array([[True, False, False]])),
         outside=layers(np.array([0.5])),
+        thinning=layers(np.ones(1)),
         losses=np.zeros((1, 1, 3)),
     ).with_models(np.array([0, 2, -1]))
     assert rounds.members.whole[0, 0] == pytest.approx(np.array([[6 / 7, 1 / 7, 0], [0.25, 0.75, 0]]))
@@ -145,10 +161,27 @@ def test_all_certain_models_that_stay_are_inside() -> None:
         mixture=layers(np.ones((1, 1))),
         certain=layers(np.array([[True, True, False, True]])),
         outside=layers(np.array([0.125])),
+        thinning=layers(np.ones(1)),
         losses=np.zeros((1, 1, 4)),
     ).with_models(np.array([1, 2, 3]))
     assert rounds.members.whole.tolist() == [[[[0.5, 0.25, 0.25]]]]
     assert rounds.outside.whole.tolist() == [[0.25]]
+
+
+def test_a_rare_draw_for_more_weight_than_before_is_less_rare() -> None:
+    """The heaviest model leaves: what was drawn for 0.125 once in eight times stands for the whole weight now."""
+    rounds = replace(
+        Rounds.none(1, 3, 1),
+        members=layers(np.array([[[0.875, 0.0625, 0.0625]]], dtype=np.float32)),
+        mixture=layers(np.ones((1, 1))),
+        certain=layers(np.array([[True, False, False]])),
+        outside=layers(np.array([0.125])),
+        thinning=layers(np.array([0.25])),
+        losses=np.zeros((1, 1, 3)),
+    )
+    after = rounds.with_models(np.array([1, 2]))
+    assert (after.outside.whole.tolist(), after.thinning.whole.tolist()) == ([[1.0]], [[1.0]])
+    assert rounds.with_models(np.array([0, 1, 2, -1])).thinning.whole.tolist() == [[0.25]], "as it was"
 
 
 def test_nothing_is_outside_if_all_models_that_stay_are_certain() -> None:
@@ -160,6 +193,7 @@ def test_nothing_is_outside_if_all_models_that_stay_are_certain() -> None:
         mixture=layers(np.ones((50, 1))),
         certain=layers(np.arange(9) * np.ones((50, 1)) > 0),
         outside=layers(np.full(50, 0.1)),
+        thinning=layers(np.ones(50)),
         losses=np.zeros((50, 1, 9)),
     ).with_models(np.arange(1, 9))
     assert not rounds.outside.whole.any()
@@ -203,13 +237,16 @@ def seen(outputs: list[list[list[float]]], targets: list[list[float]], exchange:
 
 def unlearnt() -> Rounds:
     nobody = np.zeros((2, 2), dtype=np.int64)
-    return replace(example(), losses=np.zeros((2, 0, 3)), final=nobody > 0, samples=nobody)
+    losses, ways = np.zeros((2, 0, 3)), np.zeros((2, 0, 2))
+    return replace(example(), losses=losses, ways_losses=ways, final=nobody > 0, samples=nobody)
 
 
 def test_losses_of_an_exchange_are_those_of_its_samples() -> None:
     """The first client sees two samples in exchange 6, the second one two in exchange 4; plain losses.
 
     Pools of the first: 3 with the error 4, and 1 with 1. Of the second: 2 with 4, and, of two models, 4/3 with 16/9.
+    All that the first one's pools need fills its budget. Of the second, the first model does, and the second one where
+    it is known: 8/3 and 0.
     """
     recent = seen(
         [[[1, 2, 4], [0, 0, 2]], [[4, 0, 0], [0, nan, 4]]],
@@ -221,6 +258,9 @@ def test_losses_of_an_exchange_are_those_of_its_samples() -> None:
     expected = np.array([[[nan] * 3, last], [first, [nan] * 3]])
     assert after.losses == pytest.approx(expected, nan_ok=True)
     assert after.samples.tolist() == [[0, 2], [2, 0]]
+    assert np.isnan(after.ways_losses[[0, 1], [0, 1]]).all()
+    assert after.ways_losses[0, 1, 1] == pytest.approx(0.0)
+    assert after.ways_losses[1, 0, 1] == pytest.approx(64 / 9 - 4 + 0 - 16 / 9)
     newest = unlearnt().observe(recent, late=False, plain=True)
     assert newest.losses == pytest.approx(np.array([[[nan] * 3, last], [[nan] * 3] * 2]), nan_ok=True)
     assert newest.samples.tolist() == [[0, 2], [0, 0]], "the last exchange alone"
@@ -231,10 +271,12 @@ def test_losses_of_an_exchange_are_those_of_its_samples() -> None:
 def test_what_was_learnt_from_samples_that_were_dropped_stays() -> None:
     """Of exchange 4 one of two samples is remembered. Only the output of a model that was not known is new."""
     learnt = np.array([[[1.0, 2.0, nan], [3.0, 4.0, nan]], [[5.0, 6.0, nan], [7.0, 8.0, 9.0]]])
-    rounds = replace(unlearnt(), losses=learnt, samples=np.array([[2, 1], [2, 1]]))
+    ways = np.array([[[0.5, 1.0], [1.5, 2.0]], [[2.5, 3.0], [3.5, 4.0]]])
+    rounds = replace(unlearnt(), losses=learnt, ways_losses=ways, samples=np.array([[2, 1], [2, 1]]))
     known = [[[1.0, 2.0, nan], [1.0, 2.0, nan]], [[1.0, 2.0, nan], [1.0, 2.0, 4.0]]]
     after = rounds.observe(seen(known, [[1.0, 1.0]] * 2, [[4, 6]] * 2), late=True, plain=True)
     assert np.array_equal(after.losses, learnt, equal_nan=True)
+    assert np.array_equal(after.ways_losses, ways)
     assert after.samples.tolist() == [[2, 1], [2, 1]]
     known[0][1][2] = 4.0
     after = rounds.observe(seen(known, [[1.0, 1.0]] * 2, [[4, 6]] * 2), late=True, plain=True)

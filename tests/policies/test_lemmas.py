@@ -119,11 +119,20 @@ def gap(weights: Floats, losses: Floats, cumulative: Floats, rate: float) -> flo
 
 
 @settings(max_examples=20, deadline=None)
-@given(seeds, st.integers(2, 6), st.integers(1, 12), st.sampled_from(["random", "drifting", "against"]))
+@given(
+    seeds,
+    st.integers(2, 6),
+    st.integers(1, 12),
+    st.sampled_from([1.0, 0.25]),
+    st.sampled_from(["random", "drifting", "against"]),
+)
 def test_lemma_5_the_sum_of_gaps_grows_as_the_root_of_what_is_not_known(
-    seed: int, models: int, delay: int, kind: str
+    seed: int, models: int, delay: int, share: float, kind: str
 ) -> None:
-    """AdaHedge with rates from provisional gaps; an entry is known after a random number of rounds up to the delay."""
+    """AdaHedge with rates from provisional gaps, or a share of them.
+
+    An entry is known after a random number of rounds up to the delay.
+    """
     random = np.random.default_rng(seed)
     rounds, experts = 200, math.log(models)
     losses, known = np.zeros((rounds, models)), random.integers(0, delay, size=(rounds, models))
@@ -140,7 +149,7 @@ def test_lemma_5_the_sum_of_gaps_grows_as_the_root_of_what_is_not_known(
             gaps += gap(weights[past], seen, cumulative, rates[past])
             cumulative, behind = cumulative + seen, behind + losses[past] - seen
         top = max(top, gaps)
-        tops[step], rates[step] = top, min(experts / max(top, 1e-9), 1e6)
+        tops[step], rates[step] = top, min(share * experts / max(top, 1e-9), 1e6)
         weights[step] = softmax(-rates[step] * cumulative)
         if kind == "against":
             losses[step] = np.where(weights[step] >= 1 / models, 0.5, -0.5)
@@ -153,9 +162,9 @@ def test_lemma_5_the_sum_of_gaps_grows_as_the_root_of_what_is_not_known(
     for loss, pmf, rate in zip(losses, weights, rates, strict=True):
         gaps += gap(pmf, loss, cumulative, rate)
         cumulative, lag = cumulative + loss, lag + float(pmf @ loss) - loss
-    assert lag.max() <= tops[-1] + gaps + experts * 1e-6
+    assert lag.max() <= tops[-1] / share + gaps + experts * 1e-6
     assert tops[-1] <= gaps + delay
-    assert gaps <= math.sqrt(2 * experts * squares) + delay * experts + 3 * delay + 2
+    assert gaps <= math.sqrt(2 * share * experts * squares) + share * delay * experts + 3 * delay + 2
 
 
 @given(seeds, st.integers(2, 8), st.integers(1, 5))

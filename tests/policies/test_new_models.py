@@ -221,7 +221,11 @@ def test_late_hedging_keeps_what_it_learnt_of_models_that_stay() -> None:
     assert after.held.tolist() == [[one, False, two] for _, one, two in state.held.tolist()]
     assert after.last_held.tolist() == [[one, -1, two] for _, one, two in state.last_held.tolist()]
     assert after.last_held.dtype == state.last_held.dtype
-    hedge = late_changes.with_models(state.hedge, state.weights, KEPT)
+    hedge = late_changes.with_models(state.hedge, state.weights, KEPT, share=0.25)
+    assert not np.array_equal(
+        late_changes.with_models(state.hedge, state.weights, KEPT).totals.losses, hedge.totals.losses
+    )
+    assert after.ways is state.ways or np.array_equal(after.ways.totals.losses, state.ways.totals.losses)
     assert np.array_equal(after.hedge.totals.losses, hedge.totals.losses)
     assert np.array_equal(after.hedge.hint_sums, hedge.hint_sums)
     expected = state.rounds.with_models(KEPT)

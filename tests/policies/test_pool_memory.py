@@ -33,7 +33,14 @@ def problems(draw: st.DrawFn) -> tuple[Floats, Integers, int]:
 
 
 def choose_often(
-    weights: Floats, costs: Integers, budget: int, visitors: list[int], before: Flags, *, thin: bool = True
+    weights: Floats,
+    costs: Integers,
+    budget: int,
+    visitors: list[int],
+    before: Flags,
+    *,
+    thin: bool = True,
+    omission: float = 0.0,
 ) -> Held:
     """The same choice for many clients, with other draws; each column of them covers [0, 1) evenly."""
     random = np.random.default_rng(0)
@@ -49,6 +56,8 @@ def choose_often(
         np.minimum(uniform, np.nextafter(1, 0)),
         thin=thin,
         keep=True,
+        omission=np.full(DRAWS, omission),
+        omitting=random.permutation(DRAWS) < omission * DRAWS,
     )
 
 
@@ -103,10 +112,17 @@ def test_several_places_beside_a_certain_model_by_hand() -> None:
 
 
 def test_nothing_is_drawn_if_only_rounding_is_outside() -> None:
-    weights = [0.7, 0.2, 0.1, 0.0]
+    weights = [0.7, 0.2, 0.1, 0.0, 0.0]
     assert 0 < 1 - sum(weights) < 1e-15
     found = choose_once(weights, 4, [0.0, 0.0, 0.0, 0.0])
-    assert (found.outside[0], found.inclusion[0].tolist()) == (0, [1, 1, 1, 0])
+    assert (found.outside[0], found.inclusion[0].tolist()) == (0, [1, 1, 1, 0, 0])
+
+
+def test_nothing_is_drawn_if_everything_fits() -> None:
+    found = choose_once([0.6, 0.2, 0.1, 0.06, 0.04], 5, [0.0] * 7)
+    assert (found.outside[0], found.thinning[0]) == (0, 1)
+    assert found.certain.all()
+    assert found.prediction_weights[0] == pytest.approx([0.6, 0.2, 0.1, 0.06, 0.04])
 
 
 def test_a_draw_that_rounding_leaves_without_a_model_is_of_the_last_one_with_a_weight() -> None:
@@ -171,6 +187,37 @@ def test_inclusion_probabilities_are_exact(problem: tuple[Floats, Integers, int]
         assert np.abs(possible - vote).max(axis=1).min() < 1e-8, "a draw of the enumeration"
 
 
+@settings(max_examples=60)
+@given(problems(), st.data())
+def test_models_that_do_not_fit_are_omitted_as_often_as_asked_for(
+    problem: tuple[Floats, Integers, int], data: st.DataObject
+) -> None:
+    """Then the heaviest fill the budget; what is expected and included is the mean over the draws."""
+    weights, costs, budget = problem
+    visitor = data.draw(st.sampled_from([None, *range(costs.size)]))
+    omission = data.draw(st.sampled_from([0.0, 0.25, 1.0]))
+    nothing = np.zeros(costs.size, dtype=np.bool_)
+    visitors = [] if visitor is None else [visitor]
+    found = choose_often(weights, costs, budget, visitors, nothing, omission=omission)
+    drawn = choose_often(weights, costs, budget, visitors, nothing)
+    assert (found.held @ costs <= budget).all()
+    filling, room = found.filling[0], budget - int(costs[visitors].sum())
+    for model in sorted(set(range(costs.size)) - set(visitors), key=lambda model: -weights[model]):
+        assert filling[model] == (costs[model] <= room), "in the order of weights"
+        room -= costs[model] * filling[model]
+    omitting = np.random.default_rng(0)
+    for _ in range(budget // int(costs.min()) + 2):
+        omitting.permutation(DRAWS), omitting.random(DRAWS)
+    omits = omitting.permutation(DRAWS) < omission * DRAWS
+    share = weights * filling / weights[filling].sum()
+    assert found.prediction_weights[omits] == pytest.approx(np.tile(share, (omits.sum(), 1)))
+    assert (found.held[omits] == filling).all()
+    assert np.array_equal(found.prediction_weights[~omits], drawn.prediction_weights[~omits])
+    assert np.array_equal(found.held[~omits], drawn.held[~omits])
+    assert found.expected[0] == pytest.approx((1 - omission) * weights + omission * share)
+    assert found.inclusion[0] == pytest.approx((1 - omission) * drawn.inclusion[0] + omission * filling)
+
+
 @pytest.mark.parametrize("places", range(2, 30))
 def test_a_visitor_of_hardly_any_weight_beside_drawn_models_has_no_negative_one(places: int) -> None:
     costs = np.ones(3 * places, dtype=np.int64)
@@ -181,12 +228,12 @@ def test_a_visitor_of_hardly_any_weight_beside_drawn_models_has_no_negative_one(
 
 
 def test_models_that_merely_stay_do_not_vote_and_are_not_included() -> None:
-    weights, costs = np.array([0.5, 0.3, 0.2, 0.0]), np.ones(4, dtype=np.int64)
-    before = np.array([False, False, False, True])
+    weights, costs = np.array([0.5, 0.3, 0.2, 0.0, 0.0]), np.ones(5, dtype=np.int64)
+    before = np.array([False, False, False, True, False])
     found = choose_often(weights, costs, 4, [], before)
     assert found.held[:, 3].all(), "it still fits"
     assert not found.prediction_weights[:, 3].any()
-    assert found.inclusion[0].tolist() == [1, 1, 1, 0]
+    assert found.inclusion[0].tolist() == [1, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

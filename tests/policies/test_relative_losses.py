@@ -13,9 +13,9 @@ from ofms.policies.relative_losses import Draw, relative_losses
 from tests.policies.hedging import lay_out, log_loss, noise, squared_error
 
 
-def draw_of(weights: Floats, certain: list[int], thinning: float = 1.0) -> Draw:
-    flags = np.isin(np.arange(weights.size), certain)
-    return Draw(weights[None], flags[None], np.array([weights[~flags].sum()]), np.array([thinning]))
+def draw_of(weights: Floats, certain: list[int], thinning: float = 1.0, filling: list[int] | None = None) -> Draw:
+    flags, fill = (np.isin(np.arange(weights.size), some) for some in (certain, filling or certain))
+    return Draw(weights[None], flags[None], np.array([weights[~flags].sum()]), np.array([thinning]), fill[None])
 
 
 @st.composite
@@ -36,10 +36,10 @@ def test_two_models_by_hand() -> None:
     vote is always p: no noise, λ = 0. With both models drawn the noise is the whole mean: λ = 1.
     """
     weights, outputs, target = np.array([0.75, 0.25]), np.array([[[1.0], [3.0]]]), np.array([0.0])
-    assert relative_losses(outputs, target, draw_of(weights, [1])) == pytest.approx(np.array([[-1.5, 4.5]]))
-    drawn = relative_losses(outputs, target, draw_of(weights, []))
+    assert relative_losses(outputs, target, draw_of(weights, [1])).models == pytest.approx(np.array([[-1.5, 4.5]]))
+    drawn = relative_losses(outputs, target, draw_of(weights, [])).models
     assert drawn == pytest.approx(np.array([[1 - 2.25, 9 - 2.25]])), "the losses less that of the pool"
-    assert relative_losses(outputs, target, draw_of(weights, [1]), plain=True) == pytest.approx(drawn)
+    assert relative_losses(outputs, target, draw_of(weights, [1]), plain=True).models == pytest.approx(drawn)
 
 
 def test_the_price_of_a_rare_draw_by_hand() -> None:
@@ -48,7 +48,7 @@ def test_the_price_of_a_rare_draw_by_hand() -> None:
     The pool is 0.2. The prediction is 0 or 0.4: noise 0.04. The mean of D is 0.8 · 0.04 + 0.2 · 0.64 = 0.16: λ = 1/4.
     """
     weights, outputs = np.array([0.8, 0.2]), np.array([[[0.0], [1.0]]])
-    found = relative_losses(outputs, np.array([0.2]), draw_of(weights, [0], thinning=0.5))
+    found = relative_losses(outputs, np.array([0.2]), draw_of(weights, [0], thinning=0.5)).models
     assert found == pytest.approx(np.array([[0.01, 0.16]])), "the gradient is 0 where the pool is right"
 
 
@@ -62,7 +62,7 @@ def test_the_price_of_one_draw_for_several_models_by_hand() -> None:
     weights, outputs, target = np.array([0.5, 0.3, 0.2]), np.array([[[1.0], [2.0], [5.0]]]), np.array([2.1])
     distances = np.array([[1.21, 0.01, 8.41]])
     for thinning, expected in ((1.0, 0.54), (0.8, 0.9775)):
-        found = relative_losses(outputs, target, draw_of(weights, [0], thinning))
+        found = relative_losses(outputs, target, draw_of(weights, [0], thinning)).models
         assert found == pytest.approx(expected / 2.29 * distances)
 
 
@@ -73,10 +73,27 @@ def test_models_that_are_not_known_yet_by_hand() -> None:
     If the models that are drawn are the unknown ones, there is no noise.
     """
     weights, outputs = np.array([0.3, 0.2, 0.5]), np.array([[[2.0], [5.0], [np.nan]]])
-    found = relative_losses(outputs, np.array([3.2]), draw_of(weights, [2]))
+    found = relative_losses(outputs, np.array([3.2]), draw_of(weights, [2])).models
     assert found == pytest.approx(np.array([[0.36, 0.81, np.nan]]), nan_ok=True)
-    found = relative_losses(outputs, np.array([1.2]), draw_of(weights, [0, 1]))
+    found = relative_losses(outputs, np.array([1.2]), draw_of(weights, [0, 1])).models
     assert found == pytest.approx(np.array([[4 * -1.2, 4 * 1.8, np.nan]]), nan_ok=True)
+
+
+def test_what_drawing_and_omitting_cost_by_hand() -> None:
+    """Weights 0.5 (certain), 0.3, 0.2 and outputs 1, 2, 5 with the pool 2.1; the target is 2.
+
+    A draw costs 0.54 (above) over the error 0.01 of the pool. Without the last model the pool is 1.375, error 0.390625.
+    If the second one is not known, the pool of the others is 15/7 with error 1/49: a draw is of the last one, at 15/7,
+    and costs nothing; without it, the prediction 1 has the error 1.
+    """
+    weights, outputs, target = np.array([0.5, 0.3, 0.2]), np.array([[[1.0], [2.0], [5.0]]]), np.array([2.0])
+    draw = draw_of(weights, [0], filling=[0, 1])
+    assert relative_losses(outputs, target, draw).ways == pytest.approx(np.array([[0.54, 0.390625 - 0.01]]))
+    outputs[0, 1] = np.nan
+    found = relative_losses(outputs, target, draw).ways[0]
+    assert found == pytest.approx(np.array([0.0, 1 - 1 / 49]))
+    unknown = draw_of(weights, [0], filling=[1])
+    assert relative_losses(outputs, target, unknown).ways[0, 1] == 0, "nothing is known of what fills the budget"
 
 
 def test_the_price_of_a_draw_is_at_most_the_whole_difference() -> None:
@@ -85,7 +102,7 @@ def test_the_price_of_a_draw_is_at_most_the_whole_difference() -> None:
     The mean of D is 0.9 · 0.01 + 0.1 · 0.81 = 0.09, so λ is cut to 1.
     """
     weights, outputs = np.array([0.9, 0.1]), np.array([[[0.0], [1.0]]])
-    found = relative_losses(outputs, np.array([0.1]), draw_of(weights, [0], thinning=0.05))
+    found = relative_losses(outputs, np.array([0.1]), draw_of(weights, [0], thinning=0.05)).models
     assert found == pytest.approx(np.array([[0.01, 0.81]]))
 
 
@@ -98,13 +115,16 @@ def test_the_mean_relative_loss_covers_the_noise_of_the_draw(
     budget = data.draw(st.integers(2, weights.size))
     layout = lay_out(weights, np.ones(weights.size), budget, data.draw(st.sampled_from([None, 0])))
     assume(layout.rho == 0 or layout.rho > 1e-9)
+    filling = np.isin(np.arange(weights.size), np.argsort(-weights)[:budget])
     draw = Draw(
         weights[None],
         np.isin(np.arange(weights.size), layout.certain)[None],
         np.array([layout.rho]),
         np.array([layout.z]),
+        filling[None],
     )
-    found = relative_losses(outputs[None], target, draw)[0]
+    relative = relative_losses(outputs[None], target, draw)
+    found = relative.models[0]
     centre = pool_loss((weights @ outputs)[None], target)
     draws = ((chance, (vote_drawn @ outputs)[None]) for chance, vote_drawn in layout.draws(weights))
     expected = sum(chance * float(pool_loss(pool, target)[0]) for chance, pool in draws)
@@ -115,9 +135,12 @@ def test_the_mean_relative_loss_covers_the_noise_of_the_draw(
     assert mean == pytest.approx(noise(layout, weights, outputs, loss), rel=1e-6, abs=1e-9 * scale), "no more than that"
     alone = np.array([float(pool_loss(each[None], target)[0]) for each in outputs])
     assert (found <= alone - centre + 1e-9 * scale).all(), "λ ≤ 1"
-    assert relative_losses(outputs[None], target, draw, plain=True)[0] == pytest.approx(
+    assert relative_losses(outputs[None], target, draw, plain=True).models[0] == pytest.approx(
         alone - centre, abs=1e-9 * scale
     )
+    omitted = (weights * filling / weights[filling].sum()) @ outputs
+    ways = np.array([noise(layout, weights, outputs, loss), float((pool_loss(omitted[None], target) - centre)[0])])
+    assert relative.ways[0] == pytest.approx(ways, rel=1e-6, abs=1e-9 * scale), "the two ways to predict"
 
 
 @given(samples(), st.data())
@@ -128,17 +151,17 @@ def test_unknown_models_have_no_loss_and_do_not_count(
     known = np.array(data.draw(st.lists(st.booleans(), min_size=weights.size, max_size=weights.size)))
     assume(known.any())
     some = np.where(known[:, None], outputs, np.nan)
-    found = relative_losses(some[None], target, draw_of(weights, []), plain=True)[0]
+    found = relative_losses(some[None], target, draw_of(weights, []), plain=True).models[0]
     assert (np.isnan(found) == ~known).all()
     alone = relative_losses(
         outputs[None, known], target, draw_of(weights[known] / weights[known].sum(), []), plain=True
-    )
+    ).models
     assert found[known] == pytest.approx(alone[0], rel=1e-9, abs=1e-9 * (1 + float(np.abs(outputs).max()) ** 2))
 
 
 def test_known_models_without_weight_count_equally() -> None:
     outputs = np.array([[[np.nan], [1.0], [3.0]]])
-    found = relative_losses(outputs, np.array([2.0]), draw_of(np.array([1.0, 0.0, 0.0]), [0]))
+    found = relative_losses(outputs, np.array([2.0]), draw_of(np.array([1.0, 0.0, 0.0]), [0])).models
     assert found[0, 1:].tolist() == [0, 0], "the pool of 1 and 3 is right"
 
 
@@ -167,11 +190,14 @@ def test_bits_do_not_depend_on_what_is_computed_at_once(width: int) -> None:
     for drawn in ([0, 0, 1, 0], [1, 0, 1, 1], [1, 1, 1, 1]):
         weights = random.dirichlet(np.ones(33), size=4)
         certain = np.array([[not flag] * 33 for flag in drawn]) | (np.arange(33) < 4)
-        draw = Draw(weights, certain, (weights * ~certain).sum(axis=1), np.array([1.0, 0.5, 0.7, 1.0]))
+        filling = np.tile(np.arange(33) < 5, (4, 1))
+        draw = Draw(weights, certain, (weights * ~certain).sum(axis=1), np.array([1.0, 0.5, 0.7, 1.0]), filling)
         outputs = poolable(random.normal(size=(4, 33, width)))
         outputs[:, 20] = np.nan
         targets = random.normal(size=4) if width == 1 else random.integers(0, width, size=4)
         together = relative_losses(outputs, targets, draw)
         for some in (slice(0, 1), slice(1, 2), slice(2, 3), slice(3, 4), slice(0, 2), slice(1, 3), slice(0, 3)):
-            part = Draw(weights[some], certain[some], draw.outside[some], draw.thinning[some])
-            assert np.array_equal(relative_losses(outputs[some], targets[some], part), together[some], equal_nan=True)
+            part = Draw(weights[some], certain[some], draw.outside[some], draw.thinning[some], filling[some])
+            found = relative_losses(outputs[some], targets[some], part)
+            assert np.array_equal(found.models, together.models[some], equal_nan=True)
+            assert np.array_equal(found.ways, together.ways[some])

@@ -86,7 +86,9 @@ def test_only_clients_and_models_of_the_fleet_take_part(name: str) -> None:
 @pytest.mark.parametrize("name", ["ofms-ft", "late-hedge"])
 def test_the_policy_changes_during_a_run(name: str) -> None:
     other = "late-hedge" if name == "ofms-ft" else "ofms-ft"
-    settings = {"learning_rate": 0.5, "fine_tuning_rate": 0.05} if other == "ofms-ft" else {"window": 6}
+    settings = (
+        {"learning_rate": 0.5, "fine_tuning_rate": 0.05} if other == "ofms-ft" else {"window": 6, "outside": "drawn"}
+    )
     events = [Event(exchange=8, policy=other, settings=settings), Event(exchange=12, bandwidth="300%")]
     fused, loopback = both("regression", name, events, 1)
     for one, onto in zip(fused, loopback, strict=True):

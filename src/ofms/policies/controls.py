@@ -79,8 +79,10 @@ def clearly_worse(losses: Floats) -> Flags:
     [True, True, False]
     """
     totals, errors = np.nansum(losses, axis=0), np.sqrt(np.nansum(np.square(losses), axis=0))
-    least = 0.0 if totals.sum() > 0 else _STANDARD_ERRORS
-    worse: Flags = (totals > 0) & (totals >= least * errors)
+    # In a small fleet, gains and losses may be equal, or all votes: rounding must not decide then.
+    nothing = _ROUNDING * np.nansum(np.abs(losses), axis=0)
+    least = 0.0 if totals.sum() > nothing.sum() else _STANDARD_ERRORS - _ROUNDING
+    worse: Flags = (totals > nothing) & (totals >= least * errors)
     return worse
 
 
@@ -95,7 +97,7 @@ def gains_by_tuning(losses: Floats) -> Floats:
     [0.0, 0.2, 0.0]
     """
     totals, of_clients = np.nansum(losses, axis=0), np.nansum(losses, axis=1)
-    clear = of_clients.sum() < -np.sqrt(np.square(of_clients).sum())
+    clear = of_clients.sum() < -(1 + _ROUNDING) * np.sqrt(np.square(of_clients).sum())
     # Changes are relative to the sum of both errors.
     share = -2 * float(of_clients.mean()) if clear else 0.0
     return np.where(totals < 0, share, 0.0)

@@ -158,9 +158,9 @@ class Rounds:
         In them, new models had no weight and retired ones are left out.
         """
         (clients, _, models), new, place = self.losses.shape, kept < 0, np.maximum(kept, 0)
-        parts = zip(self.members.parts, self.mixture.parts, self.certain.parts, self.outside.parts, strict=True)
+        layers = (self.members, self.mixture, self.certain, self.outside, self.thinning)
         changed = []
-        for weights, mixture, certain, outside in parts:
+        for weights, mixture, certain, outside, thinning in zip(*(each.parts for each in layers), strict=True):
             own, sure = np.where(new, np.float32(0), weights[..., place]), ~new & certain[..., place]
             if np.count_nonzero(~new) < models:
                 # Running sums: the order of additions does not depend on the layout in memory.
@@ -168,17 +168,20 @@ class Rounds:
                 own = np.where(total > 0, own / np.where(total > 0, total, 1.0), ~new / np.count_nonzero(~new))
                 pooled = np.cumsum(mixture[..., None] * own, axis=1)[:, -1]
                 outside = np.maximum(0.0, 1 - np.cumsum(pooled * sure, axis=1)[:, -1])
+                # A draw for more weight than before is as much more likely: its share of a prediction is at most 1.
+                thinning = np.maximum(thinning, np.minimum(1.0, outside))
             # Clients last in memory, as everywhere: bits depend on the order of additions.
             own = np.ascontiguousarray(own.transpose(1, 2, 0), dtype=np.float32).transpose(2, 0, 1)
-            changed.append((own, np.asfortranarray(sure), np.where(outside < _ROUNDING, 0.0, outside)))
+            changed.append((own, np.asfortranarray(sure), np.where(outside < _ROUNDING, 0.0, outside), thinning))
         empty = Rounds.none(clients, kept.size, self.members.none.shape[2])
         filling = [np.asfortranarray(~new & part[..., place]) for part in self.filling.parts]
-        members, certain_parts, outside_parts = zip(*changed, strict=True) if changed else ((), (), ())
+        members, certain_parts, outside_parts, thinning_parts = zip(*changed, strict=True) if changed else ((),) * 4
         return replace(
             self,
             members=Layers(members, empty.members.none),
             certain=Layers(certain_parts, empty.certain.none),
             outside=Layers(outside_parts, empty.outside.none),
+            thinning=Layers(thinning_parts, empty.thinning.none),
             filling=Layers(tuple(filling), empty.filling.none),
             losses=np.asfortranarray(np.where(new, np.nan, self.losses[..., place])),
         )
@@ -212,7 +215,7 @@ class Rounds:
             losses[:, at] = _columns(losses, at) + found.models.T
             ways[:, at] = _columns(ways, at) + found.ways.T
         samples = np.where(changed, counts, before).reshape(rounds, clients)
-        losses, ways = (part.reshape(-1, rounds, clients).T for part in (losses, ways))
+        losses, ways = (part.reshape(len(part), rounds, clients).T for part in (losses, ways))
         return replace(self, losses=losses, ways_losses=ways, samples=samples.T)
 
     def _places(self, exchange: Integers) -> tuple[Integers, Flags]:

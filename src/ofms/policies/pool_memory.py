@@ -79,6 +79,9 @@ def choose(
     order = Order.falling(weights, costs)
     free = budgets - storage(visitors, costs)
     certain, places, count = _certain(weights, order, visitors, int(costs.max()), free)
+    filling = visitors | order.back(fill(order.costs_of(~visitors), free))
+    # Where everything fits, nothing is drawn.
+    certain |= filling.all(axis=0)
     inside = weights * certain
     mass = inside.sum(axis=0)
     outside = np.maximum(0.0, 1 - mass)
@@ -95,7 +98,6 @@ def choose(
     mixed = inside * (rest / np.where(mass > 0, mass, 1.0))
     mixed += drawn
     mixed /= mixed.sum(axis=0)
-    filling = visitors | order.back(fill(order.costs_of(~visitors), free))
     omitted = weights * filling
     omitted /= omitted.sum(axis=0)
     held = np.where(omitting, filling, certain | (drawn > 0))

@@ -29,7 +29,7 @@ class Draw:
     Attributes
     ----------
     weights
-        [M, K] p, the expected prediction weights.
+        [M, K] p, the models' weights.
     certain
         [M, K] the models that predict for certain.
     outside
