@@ -59,8 +59,8 @@ ABLATION: dict[str, dict[str, Any]] = {
     "one memory": {"memories": [0]},
     "one model predicts": {"predict": "one"},
     "a visitor in every round": {"visit_every": 1},
-    "what does not fit always drawn from": {"outside": "drawn"},
-    "what does not fit always omitted": {"outside": "omitted"},
-    "no thinned draws": {"thin": False},
-    "nothing kept": {"keep": False},
+    "always omission": {"outside": "omitted"},
+    "always the draw": {"outside": "drawn"},
+    "always the draw, never thinned": {"outside": "drawn", "thin": False},
+    "always the draw, nothing kept": {"outside": "drawn", "keep": False},
 }
