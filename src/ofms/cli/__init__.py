@@ -30,7 +30,7 @@ from ofms.cli import (
 from ofms.cli.failures import TRACEBACK, print_traceback, report_failure
 from ofms.cli.logs import log_last_line, printed_log
 from ofms.cli.output import Output
-from ofms.cli.processes import LAUNCHED, peer_ended
+from ofms.cli.processes import LAUNCHED, is_connected, peer_ended
 from ofms.core.errors import InvalidInput, NotFinite, PeerEnded, ProcessEnded, one_line
 from ofms.core.failures import user_line
 from ofms.core.version import __version__
@@ -82,6 +82,9 @@ def main() -> None:
         status = output.finish(status)
     # All is done: while Python ends, a signal would kill the process without a word, or change the status.
     ignore_signals()
+    if is_connected():
+        # An error has ended the run: PyTorch would abort if another process closes its connections at the same time.
+        os._exit(status)
     sys.exit(status)
 
 

@@ -61,6 +61,12 @@ def own_rank() -> int | None:
     return whole_number("RANK", 0) if are_started() else None
 
 
+def is_connected() -> bool:
+    """Whether this process has connections to others; no PyTorch, no connections."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_initialized()
+
+
 def own_workers(workers: int | None) -> int | None:
     """The number of threads of this process: by default, those of a machine divide its cores."""
     here = whole_number("LOCAL_WORLD_SIZE", 1)
