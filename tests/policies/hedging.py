@@ -37,17 +37,16 @@ def divergence(loss: Loss, pool: Floats, centre: Floats) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A split of the models: the certain ones, and `teeth` places for a draw of the others with probability z."""
+    """A split of the models: the certain ones, and `teeth` places for a draw of the others."""
 
     certain: list[int]
     others: list[int]
     teeth: int
     places: int
     rho: float
-    z: float
 
     def overlaps(self, weights: Floats) -> Floats:
-        """[teeth, others] the probability that a tooth takes a model, given that there is a draw."""
+        """[teeth, others] the probability that a tooth takes a model."""
         edges = np.concatenate([[0.0], np.cumsum(weights[self.others])]) / self.rho * self.teeth
         strata = np.arange(self.teeth)[:, None]
         return np.asarray(np.clip(np.minimum(edges[1:], strata + 1) - np.maximum(edges[:-1], strata), 0, 1))
@@ -58,31 +57,30 @@ class Layout:
         calm = np.zeros(weights.size)
         if inside > 0:
             calm[self.certain] = weights[self.certain] / inside
-        if self.rho == 0 or self.z < 1:
-            yield (1.0 if self.rho == 0 else 1 - self.z), calm
         if self.rho == 0:
+            yield 1.0, calm
             return
-        chances, share = self.overlaps(weights), self.rho / self.z
+        chances = self.overlaps(weights)
         for hit in product(range(len(self.others)), repeat=self.teeth):
-            chance = self.z * math.prod(chances[tooth, other] for tooth, other in enumerate(hit))
+            chance = math.prod(chances[tooth, other] for tooth, other in enumerate(hit))
             if chance > 0:
-                vote = (1 - share) * calm
+                vote = (1 - self.rho) * calm
                 for other in hit:
-                    vote[self.others[other]] += share / self.teeth
+                    vote[self.others[other]] += self.rho / self.teeth
                 yield chance, vote
 
     def inclusion(self, weights: Floats) -> Floats:
         """The probability that each model is held for the sake of the prediction."""
         chance = np.ones(weights.size)
         if self.rho > 0:
-            chance[self.others] = self.z * (1 - np.prod(1 - self.overlaps(weights), axis=0))
+            chance[self.others] = 1 - np.prod(1 - self.overlaps(weights), axis=0)
         return chance
 
 
 def lay_out(weights: Floats, costs: Floats, budget: float, visitor: int | None) -> Layout:
     """As few teeth as leave each of them at most the weight 1/n; heavier models are certain, or all if they fit."""
     if costs.sum() <= budget:
-        return Layout(list(range(weights.size)), [], 0, weights.size, 0.0, 1.0)
+        return Layout(list(range(weights.size)), [], 0, weights.size, 0.0)
     free = budget - (0.0 if visitor is None else float(costs[visitor]))
     heaviest, order = float(costs.max()), np.argsort(-weights, kind="stable").tolist()
     teeth = 0
@@ -98,9 +96,7 @@ def lay_out(weights: Floats, costs: Floats, budget: float, visitor: int | None) 
         if rho <= teeth / places + 1e-12 or free < (teeth + 1) * heaviest:
             break
     others = [model for model in range(weights.size) if model not in certain]
-    rho = float(weights[others].sum())
-    rare = teeth == 1 and 0 < rho < 1 / (places + 1)
-    return Layout(certain, others, teeth, places, rho, places * rho / (1 - rho) if rare else 1.0)
+    return Layout(certain, others, teeth, places, float(weights[others].sum()))
 
 
 def noise(layout: Layout, weights: Floats, outputs: Floats, loss: Loss) -> float:
@@ -109,11 +105,7 @@ def noise(layout: Layout, weights: Floats, outputs: Floats, loss: Loss) -> float
         return 0.0
     centre, share = weights @ outputs, weights[layout.others] / layout.rho
     certain, drawn = weights[layout.certain] @ outputs[layout.certain], outputs[layout.others]
-    if layout.z == 1:
-        return float(share @ [divergence(loss, certain + layout.rho * each, centre) for each in drawn])
-    calm, weight = certain / (1 - layout.rho), layout.rho / layout.z
-    moved = [divergence(loss, (1 - weight) * calm + weight * each, centre) for each in drawn]
-    return (1 - layout.z) * divergence(loss, calm, centre) + layout.z * float(share @ moved)
+    return float(share @ [divergence(loss, certain + layout.rho * each, centre) for each in drawn])
 
 
 def relative_losses(weights: Floats, outputs: Floats, loss: Loss, scale: float) -> Floats:

@@ -22,7 +22,6 @@ class Open:
     rates: Floats
     rate_of_members: Floats
     certain: Flags
-    z: Floats
     outputs: Floats = field(default_factory=lambda: np.zeros(0))
     known: Flags = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     losses: Floats = field(default_factory=lambda: np.zeros(0))
@@ -72,7 +71,7 @@ class LateClients:
         rates = np.minimum(self.share * math.log(self.shape[1]) / np.maximum(self.top, 1e-9), 1e6)
         rate = np.minimum(math.log(len(self.memory)) / np.maximum(self.top_of_members, 1e-9), 1e6)
         members, votes = softmaxes(-rates[..., None] * cumulative), softmaxes(-rate[:, None] * of_members)
-        self.now = Open(members, votes, rates, rate, np.zeros(self.shape, dtype=np.bool_), np.ones(self.shape[0]))
+        self.now = Open(members, votes, rates, rate, np.zeros(self.shape, dtype=np.bool_))
         age = self.step - 1 - self.last
         self.layouts = []
         for client, weights in enumerate(self.now.weights):
@@ -80,7 +79,6 @@ class LateClients:
             visitor = int(age[client].argmax()) if visits else None
             layout = lay_out(weights, np.ones(self.shape[1]), self.budget, visitor)
             self.now.certain[client, layout.certain] = True
-            self.now.z[client] = layout.z
             self.layouts.append(layout)
         return self.now
 
@@ -128,13 +126,8 @@ def relative(past: Open, known: Flags, target: float) -> Floats:
     rho = others.sum(axis=1)
     share = others / np.maximum(rho, 1e-300)[:, None]
     mean, square = ((share * past.outputs**power).sum(axis=1) for power in (1, 2))
-    calm = np.where(rho < 1 - 1e-9, (centre[:, 0] - rho * mean) / np.maximum(1 - rho, 1e-9), 0)
-    always = rho**2 * (square - mean**2)
-    away, away_square = mean - calm, square - 2 * mean * calm + calm**2
-    rarely = rho**2 * (away_square / past.z - away**2)
     diversity = (weights * (past.outputs - centre) ** 2).sum(axis=1)
-    noise = np.where(past.z < 1, rarely, always)
-    scale = np.clip(noise / np.maximum(diversity, 1e-15), 0, 1)[:, None]
+    scale = np.clip(rho**2 * (square - mean**2) / np.maximum(diversity, 1e-15), 0, 1)[:, None]
     gaps = past.outputs - centre
     return np.asarray(2 * (centre - target) * gaps + scale * gaps**2)
 

@@ -46,7 +46,7 @@ class Fleet:
         count = len(self.models)
         nothing, everything = np.zeros(1), np.ones((1, count), dtype=np.bool_)
         pooled, alone = weights.pooled, np.ones((1, 1))
-        held = Held(everything, everything, everything, pooled, pooled, np.ones((1, count)), nothing, nothing + 1)
+        held = Held(everything, everything, everything, pooled, pooled, np.ones((1, count)), nothing)
         ways = late_adahedge.Weights(np.full((1, 1, 2), 0.5), alone, alone, np.ones(1))
         self.weights = weights.pooled
         self.top, self.top_of_members = float(self.hedge.peaks[0, 0]), float(self.hedge.member_peak[0])

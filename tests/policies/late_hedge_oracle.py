@@ -26,7 +26,6 @@ class Past:
     certain: set[int] = field(default_factory=set)
     filling: set[int] = field(default_factory=set)
     outside: float = 0.0
-    thinning: float = 1.0
     known: set[int] = field(default_factory=set)
     losses: dict[int, float] = field(default_factory=dict)
     ways_losses: Floats = field(default_factory=lambda: np.zeros(2))
@@ -181,17 +180,12 @@ class OneClient:
         outside = 0.0 if outside < 1e-12 else outside
         others = [model for model in range(weights.size) if model not in certain]
         inside = float(weights[certain].sum())
-        thinning = 1.0
-        if self.settings.thin and draws == 1 and 0 < outside < 1 / (places + 1) and inside > 0:
-            thinning = min(1.0, places * outside / (1 - outside))
         positions = [(place + uniform[place]) / draws for place in range(draws)]
-        if thinning < 1:
-            positions = [uniform[1]] if uniform[0] < thinning else []
         vote = np.zeros(weights.size)
         for position in positions if outside > 0 else []:
             edges = np.cumsum(weights[others])
             place = min(int((edges <= position * outside).sum()), int(np.flatnonzero(weights[others])[-1]))
-            vote[others[place]] += outside / thinning / draws
+            vote[others[place]] += outside / draws
         held = set(certain) | set(np.flatnonzero(vote).tolist())
         if inside > 0:
             vote[certain] = (1 - vote.sum()) * weights[certain] / inside
@@ -202,8 +196,7 @@ class OneClient:
         if self.settings.keep:
             held = self._fill([model for model in order if model in self.held], held, room)
         self.held, self.vote = held, vote / vote.sum()
-        self.now.certain, self.now.outside, self.now.thinning = set(certain), outside, thinning
-        self.now.filling = filling
+        self.now.certain, self.now.filling, self.now.outside = set(certain), filling, outside
 
     def _relative(self, past: Past, outputs: Floats, target: float) -> dict[int, float]:
         loss = _loss(outputs, target)
@@ -255,9 +248,8 @@ def _noise(past: Past, outputs: Floats, loss: Loss) -> float:
         return float(chances @ [divergence(loss, pool, mean) for pool in pools])
     calm = past.weights[inside] @ outputs[inside] / past.weights[inside].sum()
     centre = (1 - past.outside) * calm + past.outside * mean
-    share = past.outside / past.thinning
-    moved = float(chances @ [divergence(loss, (1 - share) * calm + share * each, centre) for each in drawn])
-    return past.thinning * moved + (1 - past.thinning) * divergence(loss, calm, centre)
+    pools = [(1 - past.outside) * calm + past.outside * each for each in drawn]
+    return float(chances @ [divergence(loss, pool, centre) for pool in pools])
 
 
 def _rate(experts: int, peak: float, share: float = 1.0) -> float:

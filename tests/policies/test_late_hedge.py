@@ -55,7 +55,7 @@ def test_a_few_exchanges_agree(width: int, interval: int) -> None:
     assert_agrees([3, 1, 2], [6, 5], width, interval=interval, rounds=8 * interval, window=4 * interval)
 
 
-@pytest.mark.parametrize("name", ["late", "hints", "thin", "keep"])
+@pytest.mark.parametrize("name", ["late", "hints", "keep"])
 def test_a_few_exchanges_agree_without_a_part(name: str) -> None:
     assert_agrees([3, 1, 2], [6, 5], 1, rounds=8, window=4, **{name: False})
 
@@ -98,7 +98,6 @@ def test_clients_together_agree_with_each_alone(
         {"late": False},
         {"hints": False},
         {"loss": "plain"},
-        {"thin": False},
         {"keep": False},
         {"predict": "one"},
         {"visit_every": 1},
@@ -107,7 +106,7 @@ def test_clients_together_agree_with_each_alone(
         {"outside": "drawn"},
         {"outside": "omitted"},
         {"rate": 1.0},
-        {"late": False, "hints": False, "loss": "plain", "thin": False, "keep": False},
+        {"late": False, "hints": False, "loss": "plain", "keep": False},
     ],
     ids=lambda changes: ", ".join(f"{name} {value}" for name, value in changes.items()),
 )

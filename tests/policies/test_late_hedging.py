@@ -97,7 +97,7 @@ def play_policy(
             bound += hedge.member_peak + hedge.totals.member_gaps + ways.peaks[:, 0] + ways.totals.gaps[:, 0]
             found.append((float((incurred - of_models.min(axis=1)).mean()), float(bound.mean())))
         now = policy.rounds
-        layers = (now.members, now.mixture, now.rates, now.mixture_rate, getattr(now, sure), now.thinning)
+        layers = (now.members, now.mixture, now.rates, now.mixture_rate, getattr(now, sure))
         outputs[:, step, :, 0] = adversary(Open(*(each.parts[-1] for each in layers)), step)
         pools = (planned.plan.prediction_weights * outputs[:, step, :, 0]).sum(axis=1)
         incurred += (pools - target) ** 2

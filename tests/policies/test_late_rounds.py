@@ -32,7 +32,6 @@ def example() -> Rounds:
         certain=layers(np.array([[True, True, False]] * 2), np.array([[False, True, False], [True, False, False]])),
         filling=layers(np.array([[True, True, False]] * 2), np.array([[False, True, True], [True, True, False]])),
         outside=layers(np.array([0.25, 0.25]), np.array([0.5, 0.0])),
-        thinning=layers(np.ones(2), np.array([1.0, 0.5])),
         ways=layers(np.array([[0.5, 0.5]] * 2), np.array([[0.25, 0.75]] * 2)),
         ways_rate=layers(np.ones(2), 3 * np.ones(2)),
         ways_losses=np.array([[[0.5, 0.25]], [[0.0, 1.0]]]),
@@ -56,7 +55,6 @@ def test_no_exchanges() -> None:
         "certain": ((2, 0, 3), "bool"),
         "filling": ((2, 0, 3), "bool"),
         "outside": ((2, 0), "float64"),
-        "thinning": ((2, 0), "float64"),
         "ways": ((2, 0, 2), "float64"),
         "ways_rate": ((2, 0), "float64"),
     }
@@ -138,7 +136,6 @@ def test_unequal_weights_of_two_members_when_a_model_retires() -> None:
         mixture=layers(np.array([[0.75, 0.25]])),
         certain=layers(np.array([[True, False, False]])),
         outside=layers(np.array([0.5])),
-        thinning=layers(np.ones(1)),
         losses=np.zeros((1, 1, 3)),
     ).with_models(np.array([0, 2, -1]))
     assert rounds.members.whole[0, 0] == pytest.approx(np.array([[6 / 7, 1 / 7, 0], [0.25, 0.75, 0]]))
@@ -161,27 +158,10 @@ def test_all_certain_models_that_stay_are_inside() -> None:
         mixture=layers(np.ones((1, 1))),
         certain=layers(np.array([[True, True, False, True]])),
         outside=layers(np.array([0.125])),
-        thinning=layers(np.ones(1)),
         losses=np.zeros((1, 1, 4)),
     ).with_models(np.array([1, 2, 3]))
     assert rounds.members.whole.tolist() == [[[[0.5, 0.25, 0.25]]]]
     assert rounds.outside.whole.tolist() == [[0.25]]
-
-
-def test_a_rare_draw_for_more_weight_than_before_is_less_rare() -> None:
-    """The heaviest model leaves: what was drawn for 0.125 once in eight times stands for the whole weight now."""
-    rounds = replace(
-        Rounds.none(1, 3, 1),
-        members=layers(np.array([[[0.875, 0.0625, 0.0625]]], dtype=np.float32)),
-        mixture=layers(np.ones((1, 1))),
-        certain=layers(np.array([[True, False, False]])),
-        outside=layers(np.array([0.125])),
-        thinning=layers(np.array([0.25])),
-        losses=np.zeros((1, 1, 3)),
-    )
-    after = rounds.with_models(np.array([1, 2]))
-    assert (after.outside.whole.tolist(), after.thinning.whole.tolist()) == ([[1.0]], [[1.0]])
-    assert rounds.with_models(np.array([0, 1, 2, -1])).thinning.whole.tolist() == [[0.25]], "as it was"
 
 
 def test_nothing_is_outside_if_all_models_that_stay_are_certain() -> None:
@@ -193,7 +173,6 @@ def test_nothing_is_outside_if_all_models_that_stay_are_certain() -> None:
         mixture=layers(np.ones((50, 1))),
         certain=layers(np.arange(9) * np.ones((50, 1)) > 0),
         outside=layers(np.full(50, 0.1)),
-        thinning=layers(np.ones(50)),
         losses=np.zeros((50, 1, 9)),
     ).with_models(np.arange(1, 9))
     assert not rounds.outside.whole.any()

@@ -203,7 +203,7 @@ def test_every_model_is_held_in_time_if_several_visit_at_once(
         visits = step % stride == 0
         away = pool_memory.longest_away(last, costs, budgets, step, visitors) if visits else none
         uniform = random.random((2, budget // int(costs.max()) + 2))
-        held = pool_memory.choose(weights, away, held, costs, budgets, uniform, thin=True, keep=keep).held
+        held = pool_memory.choose(weights, away, held, costs, budgets, uniform, keep=keep).held
         last = np.where(held, np.int64(step), last)
         late = int(visitors > 1)
         longest = max(longest, int((step - last[last >= 0]).max()))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -39,7 +37,6 @@ def choose_often(
     visitors: list[int],
     before: Flags,
     *,
-    thin: bool = True,
     omission: float = 0.0,
 ) -> Held:
     """The same choice for many clients, with other draws; each column of them covers [0, 1) evenly."""
@@ -54,19 +51,18 @@ def choose_often(
         costs,
         np.full(DRAWS, budget),
         np.minimum(uniform, np.nextafter(1, 0)),
-        thin=thin,
         keep=True,
         omission=np.full(DRAWS, omission),
         omitting=random.permutation(DRAWS) < omission * DRAWS,
     )
 
 
-def choose_once(weights: list[float], budget: int, uniform: list[float], *, thin: bool = True) -> Held:
+def choose_once(weights: list[float], budget: int, uniform: list[float]) -> Held:
     """The choice of one client with models of cost 1, no visitors, and nothing held before."""
     nothing = np.zeros((1, len(weights)), dtype=np.bool_)
     costs = np.ones(len(weights), dtype=np.int64)
     given_draws = np.array([uniform])
-    return choose(np.array([weights]), nothing, nothing, costs, np.array([budget]), given_draws, thin=thin, keep=True)
+    return choose(np.array([weights]), nothing, nothing, costs, np.array([budget]), given_draws, keep=True)
 
 
 @pytest.mark.parametrize(("uniform", "drawn"), [(0.49, 2), (0.51, 3), (0.83, 3), (0.84, 4)])
@@ -75,24 +71,7 @@ def test_one_place_for_a_draw_by_hand(uniform: float, drawn: int) -> None:
     found = choose_once([0.5, 0.2, 0.15, 0.1, 0.05], 3, [uniform, 0.0, 0.0, 0.0])
     assert found.inclusion[0] == pytest.approx([1, 1, 1 / 2, 1 / 3, 1 / 6])
     assert found.prediction_weights[0] == pytest.approx([0.5, 0.2, *(0.3 * (np.arange(2, 5) == drawn))])
-    assert (found.outside[0], found.thinning[0]) == (pytest.approx(0.3), 1), "0.3 exceeds 1/(3 + 1)"
-
-
-@pytest.mark.parametrize("thin", [True, False])
-def test_a_rare_draw_by_hand(thin: bool) -> None:
-    """Of 0.15 outside, less than a fourth: there is a draw in 3 · 0.15/0.85 of the cases, which counts 0.85/3 then."""
-    weights, share = [0.6, 0.25, 0.09, 0.06], 0.45 / 0.85
-    without = choose_once(weights, 3, [0.53, 0.7, 0.0, 0.0], thin=thin)
-    found = choose_once(weights, 3, [0.52, 0.7, 0.0, 0.0], thin=thin)
-    if thin:
-        assert without.thinning[0] == pytest.approx(share)
-        assert without.prediction_weights[0] == pytest.approx([0.6 / 0.85, 0.25 / 0.85, 0, 0])
-        rest = 1 - 0.85 / 3
-        assert found.prediction_weights[0] == pytest.approx([0.6 / 0.85 * rest, 0.25 / 0.85 * rest, 0, 0.85 / 3])
-        assert found.inclusion[0] == pytest.approx([1, 1, 0.6 * share, 0.4 * share])
-    else:
-        assert found.thinning[0] == 1
-        assert found.prediction_weights[0] == pytest.approx([0.6, 0.25, 0.15, 0]), "the first number draws"
+    assert found.outside[0] == pytest.approx(0.3)
 
 
 def test_several_places_for_draws_by_hand() -> None:
@@ -120,7 +99,7 @@ def test_nothing_is_drawn_if_only_rounding_is_outside() -> None:
 
 def test_nothing_is_drawn_if_everything_fits() -> None:
     found = choose_once([0.6, 0.2, 0.1, 0.06, 0.04], 5, [0.0] * 7)
-    assert (found.outside[0], found.thinning[0]) == (0, 1)
+    assert found.outside[0] == 0
     assert found.certain.all()
     assert found.prediction_weights[0] == pytest.approx([0.6, 0.2, 0.1, 0.06, 0.04])
 
@@ -138,7 +117,7 @@ def test_a_draw_that_rounding_leaves_without_a_model_is_of_the_last_one_with_a_w
         for share in shares:
             total += share
         met += total <= last
-        found = choose_once(weights, 2, [last, last, 0.0], thin=False)
+        found = choose_once(weights, 2, [last, last, 0.0])
         assert found.prediction_weights[0].sum() == pytest.approx(1)
         if found.outside[0] > 0 and found.certain[0, 0]:
             assert found.prediction_weights[0, 5] == pytest.approx(found.outside[0])
@@ -153,16 +132,15 @@ def test_the_vote_is_on_held_models_within_the_budget_and_its_mean_is_p(
     weights, costs, budget = problem
     visitor = data.draw(st.sampled_from([None, *range(costs.size)]))
     before = np.array(data.draw(st.lists(st.booleans(), min_size=costs.size, max_size=costs.size)))
-    thin = data.draw(st.booleans())
-    found = choose_often(weights, costs, budget, [] if visitor is None else [visitor], before, thin=thin)
+    found = choose_often(weights, costs, budget, [] if visitor is None else [visitor], before)
     assert (found.held @ costs <= budget).all(), "never over budget"
     assert found.prediction_weights.sum(axis=1) == pytest.approx(1)
     assert (found.prediction_weights >= 0).all()
     assert (found.prediction_weights[~found.held] == 0).all()
     assert (found.certain <= found.held).all()
     # With `DRAWS` draws, five standard deviations of a weight of which a share is drawn.
-    largest = found.outside[0] / found.thinning[0]
-    assert found.prediction_weights.mean(axis=0) == pytest.approx(weights, abs=2.5 * largest / np.sqrt(DRAWS) + 1e-9)
+    near = 2.5 * found.outside[0] / np.sqrt(DRAWS) + 1e-9
+    assert found.prediction_weights.mean(axis=0) == pytest.approx(weights, abs=near)
 
 
 @settings(max_examples=60)
@@ -171,12 +149,11 @@ def test_inclusion_probabilities_are_exact(problem: tuple[Floats, Integers, int]
     """Against an enumeration of all draws, and the frequency with which a model is held to predict."""
     weights, costs, budget = problem
     visitor = data.draw(st.sampled_from([None, *range(costs.size)]))
-    thin = data.draw(st.booleans())
     nothing = np.zeros(costs.size, dtype=np.bool_)
-    found = choose_often(weights, costs, budget, [] if visitor is None else [visitor], nothing, thin=thin)
+    found = choose_often(weights, costs, budget, [] if visitor is None else [visitor], nothing)
     layout = lay_out(weights, costs.astype(np.float64), budget, visitor)
-    assume(layout.rho == 0 or layout.rho > 1e-11)
-    layout = layout if thin else replace(layout, z=1.0)
+    # A share of ρ is exact up to rounding over ρ.
+    assume(layout.rho == 0 or layout.rho > 1e-6)
     assert np.flatnonzero(found.certain[0]).tolist() == sorted(layout.certain)
     inclusion = found.inclusion[0]
     assert inclusion == pytest.approx(layout.inclusion(weights), abs=1e-9)

@@ -13,9 +13,9 @@ from ofms.policies.relative_losses import Draw, relative_losses
 from tests.policies.hedging import lay_out, log_loss, noise, squared_error
 
 
-def draw_of(weights: Floats, certain: list[int], thinning: float = 1.0, filling: list[int] | None = None) -> Draw:
+def draw_of(weights: Floats, certain: list[int], filling: list[int] | None = None) -> Draw:
     flags, fill = (np.isin(np.arange(weights.size), some) for some in (certain, filling or certain))
-    return Draw(weights[None], flags[None], np.array([weights[~flags].sum()]), np.array([thinning]), fill[None])
+    return Draw(weights[None], flags[None], np.array([weights[~flags].sum()]), fill[None])
 
 
 @st.composite
@@ -42,28 +42,16 @@ def test_two_models_by_hand() -> None:
     assert relative_losses(outputs, target, draw_of(weights, [1]), plain=True).models == pytest.approx(drawn)
 
 
-def test_the_price_of_a_rare_draw_by_hand() -> None:
-    """Weights 0.8 and 0.2, outputs 0 and 1; the second is drawn with probability 1/2 and then votes with 0.4.
-
-    The pool is 0.2. The prediction is 0 or 0.4: noise 0.04. The mean of D is 0.8 · 0.04 + 0.2 · 0.64 = 0.16: λ = 1/4.
-    """
-    weights, outputs = np.array([0.8, 0.2]), np.array([[[0.0], [1.0]]])
-    found = relative_losses(outputs, np.array([0.2]), draw_of(weights, [0], thinning=0.5)).models
-    assert found == pytest.approx(np.array([[0.01, 0.16]])), "the gradient is 0 where the pool is right"
-
-
 def test_the_price_of_one_draw_for_several_models_by_hand() -> None:
     """Weights 0.5 (certain), 0.3, 0.2 and outputs 1, 2, 5: the pool is 2.1, the target too.
 
     One of the others votes with 0.5: predictions 1.5 and 3, noise (0.3 · 0.36 + 0.2 · 0.81) / 0.5 = 0.54. D is 1.21,
-    0.01 and 8.41, in the mean 2.29. Drawn with probability 0.8, it votes with 0.625: 1.625 and 3.5, otherwise 1, noise
-    0.8 · (0.3 · 0.225625 + 0.2 · 1.96) / 0.5 + 0.2 · 1.21 = 0.9775.
+    0.01 and 8.41, in the mean 2.29. The gradient is 0 where the pool is right.
     """
     weights, outputs, target = np.array([0.5, 0.3, 0.2]), np.array([[[1.0], [2.0], [5.0]]]), np.array([2.1])
     distances = np.array([[1.21, 0.01, 8.41]])
-    for thinning, expected in ((1.0, 0.54), (0.8, 0.9775)):
-        found = relative_losses(outputs, target, draw_of(weights, [0], thinning)).models
-        assert found == pytest.approx(expected / 2.29 * distances)
+    found = relative_losses(outputs, target, draw_of(weights, [0])).models
+    assert found == pytest.approx(0.54 / 2.29 * distances)
 
 
 def test_models_that_are_not_known_yet_by_hand() -> None:
@@ -97,13 +85,14 @@ def test_what_drawing_and_omitting_cost_by_hand() -> None:
 
 
 def test_the_price_of_a_draw_is_at_most_the_whole_difference() -> None:
-    """Outputs 0 and 1 with weights 0.9 and 0.1; drawn once in twenty times, the second votes with 2: noise 0.19.
+    """Of weights 0.1 (certain), 0.01, 0.01 and 0.88, the last model is not known; the others' outputs are 0, 0 and 1.
 
-    The mean of D is 0.9 · 0.01 + 0.1 · 0.81 = 0.09, so λ is cut to 1.
+    Their pool is 1/12, D is 1/144, 1/144 and 121/144, in the mean 11/144. A draw is for 0.9: predictions 0 and 0.9 have
+    the noise 0.2025, so λ is cut to 1.
     """
-    weights, outputs = np.array([0.9, 0.1]), np.array([[[0.0], [1.0]]])
-    found = relative_losses(outputs, np.array([0.1]), draw_of(weights, [0], thinning=0.05)).models
-    assert found == pytest.approx(np.array([[0.01, 0.81]]))
+    weights, outputs = np.array([0.1, 0.01, 0.01, 0.88]), np.array([[[0.0], [0.0], [1.0], [np.nan]]])
+    found = relative_losses(outputs, np.array([1 / 12]), draw_of(weights, [0])).models
+    assert found == pytest.approx(np.array([[1, 1, 121, np.nan]]) / 144, nan_ok=True)
 
 
 @given(samples(), st.data())
@@ -120,7 +109,6 @@ def test_the_mean_relative_loss_covers_the_noise_of_the_draw(
         weights[None],
         np.isin(np.arange(weights.size), layout.certain)[None],
         np.array([layout.rho]),
-        np.array([layout.z]),
         filling[None],
     )
     relative = relative_losses(outputs[None], target, draw)
@@ -191,13 +179,13 @@ def test_bits_do_not_depend_on_what_is_computed_at_once(width: int) -> None:
         weights = random.dirichlet(np.ones(33), size=4)
         certain = np.array([[not flag] * 33 for flag in drawn]) | (np.arange(33) < 4)
         filling = np.tile(np.arange(33) < 5, (4, 1))
-        draw = Draw(weights, certain, (weights * ~certain).sum(axis=1), np.array([1.0, 0.5, 0.7, 1.0]), filling)
+        draw = Draw(weights, certain, (weights * ~certain).sum(axis=1), filling)
         outputs = poolable(random.normal(size=(4, 33, width)))
         outputs[:, 20] = np.nan
         targets = random.normal(size=4) if width == 1 else random.integers(0, width, size=4)
         together = relative_losses(outputs, targets, draw)
         for some in (slice(0, 1), slice(1, 2), slice(2, 3), slice(3, 4), slice(0, 2), slice(1, 3), slice(0, 3)):
-            part = Draw(weights[some], certain[some], draw.outside[some], draw.thinning[some], filling[some])
+            part = Draw(weights[some], certain[some], draw.outside[some], filling[some])
             found = relative_losses(outputs[some], targets[some], part)
             assert np.array_equal(found.models, together.models[some], equal_nan=True)
             assert np.array_equal(found.ways, together.ways[some])

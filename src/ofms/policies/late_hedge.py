@@ -120,7 +120,7 @@ class Client:
         return in_blocks(replace(state, budgets=change.budgets), state.budgets.size, state.rounds.block, work)
 
     def select(self, state: State, draws: ClientDraws) -> tuple[State, Flags]:
-        places = int(state.budgets.max() // state.costs.max()) + 2
+        places = int(state.budgets.max() // state.costs.max()) + 1
         uniform, others = draws.table(Purpose.MODEL, places), draws.table(Purpose.CLUSTER, 2)
 
         def work(some: State, rows: slice | Integers) -> State:
@@ -150,7 +150,6 @@ class Client:
             state.costs[0],
             state.budgets,
             uniform,
-            thin=settings.thin,
             keep=settings.keep,
             omission=omission,
             omitting=others[:, 1] < omission,

@@ -42,7 +42,6 @@ class LateHedge:
     offset: Annotated[
         bool, Doc("Whether clients learn an offset and add it to their predictions.", "ŷ = Σ_k w_k φ_k + b")
     ] = True
-    thin: Annotated[bool, Doc("Whether draws are omitted where little weight is outside of memory.")] = True
     keep: Annotated[bool, Doc("Whether clients keep models that still fit.")] = True
     visit_every: Annotated[
         Count | None, Doc("Models visit in one of so many exchanges; none: as seldom as the window allows.")

@@ -32,8 +32,8 @@ class Rounds:
     ----------
     members, mixture, rates, mixture_rate
         [N, R, ...] as in `Weights`.
-    certain, filling, outside, thinning
-        [N, R, K], [N, R, K], [N, R], [N, R] the draw, as in `Held`.
+    certain, filling, outside
+        [N, R, K], [N, R, K], [N, R] the draw, as in `Held`.
     ways, ways_rate
         [N, R, 2], [N, R] the weights of drawing and of omitting models that do not fit, and their rate.
     losses, final
@@ -53,7 +53,6 @@ class Rounds:
     certain: Layers
     filling: Layers
     outside: Layers
-    thinning: Layers
     ways: Layers
     ways_rate: Layers
     losses: Floats
@@ -80,7 +79,6 @@ class Rounds:
             certain=layers(models, dtype=np.bool_),
             filling=layers(models, dtype=np.bool_),
             outside=layers(),
-            thinning=layers(),
             ways=layers(2),
             ways_rate=layers(),
             losses=nothing(models),
@@ -136,7 +134,6 @@ class Rounds:
             self.certain.append(drawn.certain),
             self.filling.append(drawn.filling),
             self.outside.append(drawn.outside),
-            self.thinning.append(drawn.thinning),
             self.ways.append(ways.members[:, 0]),
             self.ways_rate.append(ways.rates[:, 0]),
             self.losses,
@@ -158,9 +155,9 @@ class Rounds:
         In them, new models had no weight and retired ones are left out.
         """
         (clients, _, models), new, place = self.losses.shape, kept < 0, np.maximum(kept, 0)
-        layers = (self.members, self.mixture, self.certain, self.outside, self.thinning)
+        layers = (self.members, self.mixture, self.certain, self.outside)
         changed = []
-        for weights, mixture, certain, outside, thinning in zip(*(each.parts for each in layers), strict=True):
+        for weights, mixture, certain, outside in zip(*(each.parts for each in layers), strict=True):
             own, sure = np.where(new, np.float32(0), weights[..., place]), ~new & certain[..., place]
             if np.count_nonzero(~new) < models:
                 # Running sums: the order of additions does not depend on the layout in memory.
@@ -168,20 +165,17 @@ class Rounds:
                 own = np.where(total > 0, own / np.where(total > 0, total, 1.0), ~new / np.count_nonzero(~new))
                 pooled = np.cumsum(mixture[..., None] * own, axis=1)[:, -1]
                 outside = np.maximum(0.0, 1 - np.cumsum(pooled * sure, axis=1)[:, -1])
-                # A draw for more weight than before is as much more likely: its share of a prediction is at most 1.
-                thinning = np.maximum(thinning, np.minimum(1.0, outside))
             # Clients last in memory, as everywhere: bits depend on the order of additions.
             own = np.ascontiguousarray(own.transpose(1, 2, 0), dtype=np.float32).transpose(2, 0, 1)
-            changed.append((own, np.asfortranarray(sure), np.where(outside < _ROUNDING, 0.0, outside), thinning))
+            changed.append((own, np.asfortranarray(sure), np.where(outside < _ROUNDING, 0.0, outside)))
         empty = Rounds.none(clients, kept.size, self.members.none.shape[2])
         filling = [np.asfortranarray(~new & part[..., place]) for part in self.filling.parts]
-        members, certain_parts, outside_parts, thinning_parts = zip(*changed, strict=True) if changed else ((),) * 4
+        members, certain_parts, outside_parts = zip(*changed, strict=True) if changed else ((),) * 3
         return replace(
             self,
             members=Layers(members, empty.members.none),
             certain=Layers(certain_parts, empty.certain.none),
             outside=Layers(outside_parts, empty.outside.none),
-            thinning=Layers(thinning_parts, empty.thinning.none),
             filling=Layers(tuple(filling), empty.filling.none),
             losses=np.asfortranarray(np.where(new, np.nan, self.losses[..., place])),
         )
@@ -234,7 +228,7 @@ class Rounds:
         certain, filling = (
             np.stack([part.T for part in flags.parts], axis=1) for flags in (self.certain, self.filling)
         )
-        flat = (weights, certain, self.outside.stacked(np.float64), self.thinning.stacked(np.float64), filling)
+        flat = (weights, certain, self.outside.stacked(np.float64), filling)
         return tuple(part.reshape(*part.shape[:-2], -1) for part in flat)
 
     def _only(self, places: slice) -> Rounds:

@@ -36,8 +36,8 @@ class Held:
         [N, K] the mean of the prediction weights.
     inclusion
         [N, K] the probability of holding a model to predict with it; 0 for models that merely stay.
-    outside, thinning
-        [N] ρ, and the probability that a place is filled by a draw at all; less than 1 where ρ is small.
+    outside
+        [N] ρ, the weight of the models that are not certain.
     """
 
     held: Flags
@@ -47,7 +47,6 @@ class Held:
     expected: Floats
     inclusion: Floats
     outside: Floats
-    thinning: Floats
 
 
 def choose(
@@ -58,7 +57,6 @@ def choose(
     budgets: Integers,
     uniform: Floats,
     *,
-    thin: bool,
     keep: bool,
     omission: Floats | None = None,
     omitting: Flags | None = None,
@@ -78,7 +76,7 @@ def choose(
     weights, visitors, before = np.ascontiguousarray(weights.T), np.ascontiguousarray(visitors.T), before.T
     order = Order.falling(weights, costs)
     free = budgets - storage(visitors, costs)
-    certain, places, count = _certain(weights, order, visitors, int(costs.max()), free)
+    certain, places = _certain(weights, order, visitors, int(costs.max()), free)
     filling = visitors | order.back(fill(order.costs_of(~visitors), free))
     # Where everything fits, nothing is drawn.
     certain |= filling.all(axis=0)
@@ -86,13 +84,8 @@ def choose(
     mass = inside.sum(axis=0)
     outside = np.maximum(0.0, 1 - mass)
     outside = np.where(outside < _ROUNDING, 0.0, outside)
-    # A draw is omitted where it would get less than an equal share of the weight: ρ < 1/(count + 1).
-    rare = np.minimum(1.0, count * outside / np.maximum(1 - outside, _ROUNDING))
-    thinning = np.where(thin & (places == 1) & (outside > 0), rare, 1.0)
-    thinned = thinning < 1
-    drawing = (outside > 0) & (~thinned | (uniform[:, 0] < thinning))
-    drawn, inclusion = _draw(weights - inside, outside, places, thinned, drawing, uniform)
-    drawn *= drawing * (outside / thinning / places)
+    drawn, inclusion = _draw(weights - inside, outside, places, uniform)
+    drawn *= outside / places
     # Nine ninths are more than 1 after rounding.
     rest = np.maximum(0.0, 1 - drawn.sum(axis=0))
     mixed = inside * (rest / np.where(mass > 0, mass, 1.0))
@@ -104,12 +97,11 @@ def choose(
     if keep:
         held |= order.back(fill(order.costs_of(before & ~held), budgets - storage(held, costs)))
     # A certain model is not among those drawn: its probability of a draw is 0.
-    inclusion *= thinning
     inclusion += certain
     inclusion += omission * (filling - inclusion)
     expected = weights + omission * (omitted - weights)
     predicting = np.where(omitting, omitted, mixed)
-    return Held(held.T, certain.T, filling.T, predicting.T, expected.T, inclusion.T, outside, thinning)
+    return Held(held.T, certain.T, filling.T, predicting.T, expected.T, inclusion.T, outside)
 
 
 def longest_away(last_held: Integers, costs: Integers, budgets: Integers, exchange: int, most: int) -> Flags:
@@ -128,13 +120,11 @@ def longest_away(last_held: Integers, costs: Integers, budgets: Integers, exchan
     return chosen.T
 
 
-def _certain(
-    weights: Floats, order: Order, visitors: Flags, largest: int, free: Integers
-) -> tuple[Flags, Integers, Integers]:
-    """The certain models, the number of places for draws, and of all that predict: as few draws as leave each 1/n."""
+def _certain(weights: Floats, order: Order, visitors: Flags, largest: int, free: Integers) -> tuple[Flags, Integers]:
+    """The certain models and the number of places for draws: as few as leave each 1/n, n the models that predict."""
     clients = free.size
     chosen = np.zeros(weights.shape, dtype=np.bool_)
-    places, count = np.ones(clients, dtype=np.int64), np.ones(clients, dtype=np.int64)
+    places = np.ones(clients, dtype=np.int64)
     missing = 1 - (visitors * weights).sum(axis=0)
     active, costs, sorted_weights, draws = np.arange(clients), order.costs_of(~visitors), order.of(weights), 1
     while active.size:
@@ -143,17 +133,15 @@ def _certain(
         outside = missing - (mine * sorted_weights).sum(axis=0)
         more = (outside > draws / n + _ROUNDING) & (free >= (draws + 1) * largest)
         done, more = np.flatnonzero(~more), np.flatnonzero(more)
-        chosen[:, active[done]], places[active[done]], count[active[done]] = mine.take(done, axis=1), draws, n[done]
+        chosen[:, active[done]], places[active[done]] = mine.take(done, axis=1), draws
         if done.size:
             active, missing, free = active[more], missing[more], free[more]
             costs, sorted_weights = costs.take(more, axis=1), sorted_weights.take(more, axis=1)
         draws += 1
-    return visitors | order.back(chosen), places, count
+    return visitors | order.back(chosen), places
 
 
-def _draw(
-    others: Floats, outside: Floats, places: Integers, thinned: Flags, drawing: Flags, uniform: Floats
-) -> tuple[Floats, Floats]:
+def _draw(others: Floats, outside: Floats, places: Integers, uniform: Floats) -> tuple[Floats, Floats]:
     """[K, N] how often each model was drawn, and the probability that it is drawn at least once.
 
     In place s of P, the model is drawn for which the cumulative weight, in units of ρ/P, exceeds s + uniform first.
@@ -163,14 +151,12 @@ def _draw(
     for below, sums in pairwise(high):
         sums += below
     place = np.minimum(np.floor(high), places - 1.0)
-    # Thinned clients have one place: their first number decides whether there is a draw, the second which.
     column = place.astype(np.int64)
-    column += thinned
     column *= places.size
     column += np.arange(places.size)
     until = place + (uniform.T.take(column) < high - place)
     # Rounding leaves no draw without a model: it is of the last one that has a weight.
-    for client in np.flatnonzero(drawing & (until[-1] < places)).tolist():
+    for client in np.flatnonzero((outside > 0) & (until[-1] < places)).tolist():
         until[np.flatnonzero(others[:, client])[-1] :, client] = places[client]
     until[1:] -= until[:-1].copy()
     # A model covers a part of one place, or parts of two, or else a whole one.

@@ -34,8 +34,6 @@ class Draw:
         [M, K] the models that predict for certain.
     outside
         [M] ρ, the weight of the others.
-    thinning
-        [M] the probability that models of the others are drawn at all.
     filling
         [M, K] the models that predict if the others are omitted.
     """
@@ -43,7 +41,6 @@ class Draw:
     weights: Floats
     certain: Flags
     outside: Floats
-    thinning: Floats
     filling: Flags
 
 
@@ -106,7 +103,7 @@ def _noise(values: Floats, recorded: Floats, draw: Draw) -> Floats:
     others = recorded - inside
     rest = others.sum(axis=0)
     drawn = (rest > _NOTHING) & (draw.outside > 0)
-    parts = (values, inside, others, rest, draw.outside, draw.thinning)
+    parts = (values, inside, others, rest, draw.outside)
     if drawn.all():
         return _noise_of_draws(*parts)
     noise, some = np.zeros(drawn.size), np.flatnonzero(drawn)
@@ -117,21 +114,16 @@ def _noise(values: Floats, recorded: Floats, draw: Draw) -> Floats:
     return noise
 
 
-def _noise_of_draws(
-    values: Floats, inside: Floats, others: Floats, rest: Floats, outside: Floats, thinning: Floats
-) -> Floats:
+def _noise_of_draws(values: Floats, inside: Floats, others: Floats, rest: Floats, outside: Floats) -> Floats:
     mass = inside.sum(axis=0)
     certain, far = _pool(inside, values) / np.where(mass > 0, mass, 1.0), _pool(others, values) / rest
     rho = np.where(mass > 0, outside, 1.0)
     centre = (1 - rho) * certain + rho * far
     # A prediction is the drawn model's output, times its share, and a part that does not depend on the draw.
-    share = np.where(thinning < 1, rho / thinning, outside)
-    fixed = np.where(thinning < 1, (1 - share) * certain, centre - outside * far)
-    predictions = values * share
-    predictions += fixed[:, None]
+    predictions = values * outside
+    predictions += (centre - outside * far)[:, None]
     distances = divergence(predictions.T, centre.T[:, None]).T
-    noise: Floats = thinning * np.einsum("km,km->m", others, distances) / rest
-    noise += (1 - thinning) * divergence(certain.T, centre.T)
+    noise: Floats = np.einsum("km,km->m", others, distances) / rest
     return noise
 
 

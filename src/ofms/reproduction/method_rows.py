@@ -61,6 +61,5 @@ ABLATION: dict[str, dict[str, Any]] = {
     "a visitor in every round": {"visit_every": 1},
     "always omission": {"outside": "omitted"},
     "always the draw": {"outside": "drawn"},
-    "always the draw, never thinned": {"outside": "drawn", "thin": False},
     "always the draw, nothing kept": {"outside": "drawn", "keep": False},
 }
