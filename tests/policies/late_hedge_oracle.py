@@ -61,7 +61,7 @@ class OneClient:
         self.hint_sums, self.finished = np.zeros(models), 0
         self.open: list[Past] = []
         self.last, self.held = [-1] * models, set[int]()
-        self.vote = np.zeros(models)
+        self.vote, self.expected = np.zeros(models), np.zeros(models)
         self.exchange = 0
 
     def request(self, uniform: Floats, choice: float, way: float) -> None:
@@ -73,6 +73,8 @@ class OneClient:
         self._learn_weights()
         omission = {"drawn": 0.0, "omitted": 1.0, "hedged": float(self.now.ways[1])}[self.settings.outside]
         self._hold(self.now.weights, uniform.tolist(), omit=way < omission)
+        filling = _only(self.now.weights, self.now.filling)
+        self.expected = (1 - omission) * self.now.weights + omission * filling / filling.sum()
         # The vote is drawn with full precision; what is remembered of the weights has single precision.
         self.now.members = self.now.members.astype(np.float32).astype(np.float64)
         self.open.append(self.now)
@@ -191,7 +193,7 @@ class OneClient:
             vote[certain] = (1 - vote.sum()) * weights[certain] / inside
         if omit:
             held = filling
-            vote = np.where(np.isin(np.arange(weights.size), sorted(filling)), weights, 0.0)
+            vote = _only(weights, filling)
         room = self.budget - sum(self.costs[model] for model in held)
         if self.settings.keep:
             held = self._fill([model for model in order if model in self.held], held, room)
@@ -214,6 +216,11 @@ class OneClient:
 
 def _loss(outputs: Floats, target: float) -> Loss:
     return squared_error(target) if outputs.shape[1] == 1 else log_loss(int(target))
+
+
+def _only(weights: Floats, models: set[int]) -> Floats:
+    """The weights of some models, 0 for the others."""
+    return np.where(np.isin(np.arange(weights.size), sorted(models)), weights, 0.0)
 
 
 def _shares(past: Past, models: list[int]) -> Floats:

@@ -161,7 +161,10 @@ def test_a_round_without_any_label_is_none() -> None:
     assert found.totals.losses.tolist() == expected.totals.losses.tolist()
 
 
-def play_labels(losses: Floats, labelled: Integers) -> tuple[list[Weights], list[Floats]]:
+SHARES = [1.0, 0.25]
+
+
+def play_labels(losses: Floats, labelled: Integers, share: float) -> tuple[list[Weights], list[Floats]]:
     """Weights and peaks of each round for [N, T, K] losses; [N, T] the round after which a label comes, 9999: never."""
     clients, length, models = losses.shape
     hedge, made, peaks = start(clients, models, MEMORIES.size), list[Weights](), list[Floats]()
@@ -170,7 +173,7 @@ def play_labels(losses: Floats, labelled: Integers) -> tuple[list[Weights], list
         known = (labelled[:, :step] < step)[..., None] & (np.arange(models) <= step - np.arange(step)[:, None])
         so_far = np.where(known, losses[:, :step], np.nan)
         rounds = _stacked(made, so_far, final) if made else rounds_of(so_far, MEMORIES.size, 0)
-        hedge, final, weights = advance(hedge, rounds, MEMORIES, expired=max(0, step - 8), hints=True)
+        hedge, final, weights = advance(hedge, rounds, MEMORIES, expired=max(0, step - 8), hints=True, share=share)
         final = np.concatenate([final, np.zeros((clients, 1), dtype=np.bool_)], axis=1)
         made.append(weights)
         peaks.append(hedge.peaks)
@@ -178,35 +181,39 @@ def play_labels(losses: Floats, labelled: Integers) -> tuple[list[Weights], list
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 0.7]), st.sampled_from([1, 4]))
-def test_rates_rise_by_the_discount_of_rounds_with_a_label_alone(seed: int, missing: float, late: int) -> None:
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 0.7]), st.sampled_from([1, 4]), st.sampled_from(SHARES))
+def test_rates_rise_by_the_discount_of_rounds_with_a_label_alone(
+    seed: int, missing: float, late: int, share: float
+) -> None:
     """γ^(i-1) η_i does not increase over the rounds that had a label in the end, whenever it came, or whether."""
     random = np.random.default_rng(seed)
     losses = random.normal(size=(2, 30, 3)) * np.exp(random.normal(size=(2, 30, 1)))
     labelled = np.arange(30) + random.integers(0, late, (2, 30))
     labelled = np.where(random.random((2, 30)) < missing, 9999, labelled)
-    made, _ = play_labels(losses, labelled)
+    made, _ = play_labels(losses, labelled, share)
     for client in range(2):
         counted = [each.rates[client] for step, each in enumerate(made) if labelled[client, step] < 30]
         for before, after in pairwise(counted):
             assert (after <= before / MEMORIES * (1 + 1e-9)).all()
 
 
-def test_rates_stay_while_there_are_no_labels() -> None:
+@pytest.mark.parametrize("share", SHARES)
+def test_rates_stay_while_there_are_no_labels(share: float) -> None:
     """The gap of the last round with a label is large until all of its losses are known: then they are equal."""
     losses = np.random.default_rng(0).normal(size=(1, 30, 3))
     losses[:, 11] = 100
-    made, peaks = play_labels(losses, np.where(np.arange(30) < 12, np.arange(30), 9999)[None])
+    made, peaks = play_labels(losses, np.where(np.arange(30) < 12, np.arange(30), 9999)[None], share)
     assert (peaks[12] > 3 * peaks[11]).all()
     assert (peaks[-1] >= MEMORIES * peaks[12] * (1 - 1e-12)).all(), "one discount is due: a label may still come"
     for step in range(22, 30):
         assert made[step].rates.tolist() == made[21].rates.tolist(), "all rounds with a label are final"
 
 
-def test_labels_that_are_always_late_discount_peaks_too() -> None:
+@pytest.mark.parametrize("share", SHARES)
+def test_labels_that_are_always_late_discount_peaks_too(share: float) -> None:
     """Losses are large in one round: peaks of short memories are forgotten although the last round has no label yet."""
     losses = np.random.default_rng(0).normal(size=(1, 30, 3))
     losses[:, 3] *= 100
-    _, peaks = play_labels(losses, np.arange(30)[None] + 1)
+    _, peaks = play_labels(losses, np.arange(30)[None] + 1, share)
     assert peaks[-1][0, 0] == pytest.approx(max(each[0, 0] for each in peaks)), "γ = 1"
     assert peaks[-1][0, 2] < 0.05 * max(each[0, 2] for each in peaks)

@@ -44,6 +44,7 @@ def assert_agrees(
             assert found.state.policy.weights[client] == pytest.approx(one.weights, abs=1e-9), place
             assert set(np.flatnonzero(found.plan.held[client]).tolist()) == one.held, place
             assert found.plan.prediction_weights[client] == pytest.approx(one.vote, abs=1e-9), place
+            assert found.state.policy.expected[client] == pytest.approx(one.expected, abs=1e-9), place
             one.learn(poolables[client, :stop], targets[client, :stop].tolist())
     assert min(one.finished for one in expected) > 0, "some exchanges are final"
 

@@ -74,6 +74,24 @@ def test_one_place_for_a_draw_by_hand(uniform: float, drawn: int) -> None:
     assert found.outside[0] == pytest.approx(0.3)
 
 
+def test_omission_in_a_quarter_of_the_cases_by_hand() -> None:
+    """Without a draw, three models fit; with one, the third has its place in half of the cases."""
+    weights, nothing, omission = np.array([[0.5, 0.2, 0.15, 0.1, 0.05]]), np.zeros((1, 5), dtype=np.bool_), 0.25
+    given_draws, costs = np.array([[0.51, 0.0, 0.0, 0.0]]), np.ones(5, dtype=np.int64)
+    for omits in (False, True):
+        found = choose(
+            *(weights, nothing, nothing, costs, np.array([3]), given_draws),
+            keep=True,
+            omission=np.array([omission]),
+            omitting=np.array([omits]),
+        )
+        share = np.array([0.5, 0.2, 0.15, 0, 0]) / 0.85
+        assert found.prediction_weights[0] == pytest.approx(share if omits else [0.5, 0.2, 0, 0.3, 0])
+        assert np.flatnonzero(found.held[0]).tolist() == ([0, 1, 2] if omits else [0, 1, 3])
+        assert found.expected[0] == pytest.approx(0.75 * weights[0] + 0.25 * share)
+        assert found.inclusion[0] == pytest.approx([1, 1, 0.75 / 2 + 0.25, 0.75 / 3, 0.75 / 6])
+
+
 def test_several_places_for_draws_by_hand() -> None:
     """Seven equal models in three places: each covers 3/7 of a place, the third and the fifth parts of two."""
     found = choose_once([1 / 7] * 7, 3, [0.9, 0.2, 0.5, 0.0])
