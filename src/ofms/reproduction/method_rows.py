@@ -59,6 +59,7 @@ ABLATION: dict[str, dict[str, Any]] = {
     "one memory": {"memories": [0]},
     "one model predicts": {"predict": "one"},
     "a visitor in every round": {"visit_every": 1},
+    "nothing kept": {"keep": False},
     "always omission": {"outside": "omitted"},
     "always the draw": {"outside": "drawn"},
     "always the draw, nothing kept": {"outside": "drawn", "keep": False},
