@@ -163,6 +163,7 @@ def test_models_go_back_if_devices_predict_worse_with_them(frozen: bool, tmp_pat
     With gradients of their own losses, these untrained networks would become better even so.
     """
     settings = {"fine_tuning_rate": 100.0, "control_every": 2, "tune_every": 1, "warm_up": 0, "objective": "pool"}
+    settings["fine_tuned"] = "used"
     local = LocalFleet(tmp_path, policy="late-hedge", settings=settings, interval=1, largest_update=1e9, seed=2)
     first, back = local.parameters(), []
     for number in range(8):

@@ -14,7 +14,7 @@ from tests.local_fleet import LocalFleet
 from tests.tampering import changed
 
 HOSTILE, CONTROL = 1, 2
-SETTINGS = {"control_every": 2, "tune_every": 1, "warm_up": 0}
+SETTINGS = {"fine_tuned": "used", "control_every": 2, "tune_every": 1, "warm_up": 0}
 
 
 @pytest.fixture

@@ -49,9 +49,14 @@ class Sums:
 
 
 class OneClient:
-    """A client that requests, predicts with `vote`, and learns, exchange by exchange."""
+    """A client that requests, predicts with `vote`, and learns, exchange by exchange; `shared` is the global model."""
 
-    def __init__(self, costs: list[int], budget: int, settings: LateHedge, interval: int) -> None:
+    def __init__(
+        self, costs: list[int], budget: int, settings: LateHedge, interval: int, shared: int | None = None
+    ) -> None:
+        # The global model stays where two others always fit beside it.
+        roomy = shared is not None and costs[shared] + 2 * max(costs) <= budget
+        self.pinned = [shared] if roomy and shared is not None else []
         self.costs, self.budget, self.settings, self.interval = costs, budget, settings, interval
         self.memories = [1.0 if length == 0 else (1 - 1 / length) ** interval for length in settings.memories]
         self.span = max(2, settings.window // interval)
@@ -143,7 +148,7 @@ class OneClient:
         if self.exchange % every:
             return []
         found: list[int] = []
-        room = self.budget - max(self.costs)
+        room = self.budget - max(self.costs) - sum(self.costs[model] for model in self.pinned)
         for model in sorted(range(models), key=lambda model: self.last[model]):
             enough = len(found) == math.ceil(models * every / self.span)
             if not enough and self.last[model] < self.exchange - 1 and (not found or self.costs[model] <= room):
@@ -161,7 +166,7 @@ class OneClient:
         return found
 
     def _hold(self, weights: Floats, uniform: list[float], *, omit: bool) -> None:
-        visitors = self._visitors()
+        visitors = sorted({*self._visitors(), *self.pinned})
         free = self.budget - sum(self.costs[model] for model in visitors)
         order = sorted(range(weights.size), key=lambda model: -weights[model])
         draws, largest = 0, max(self.costs)

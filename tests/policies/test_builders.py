@@ -14,7 +14,9 @@ from ofms.core.messages import Plan
 from ofms.core.schedule import Schedule
 from ofms.policies import MODULES
 from ofms.policies.granting_server import GrantingServer
+from ofms.policies.late_hedge import Client
 from ofms.policies.local_updates import Adapted, Epochs, GradientStep
+from ofms.policies.protocol import Policy
 from ofms.policies.single_model_server import SingleModelServer
 from ofms.policies.tuning_server import TuningServer
 from tests.problems import fleet_of, policy_of
@@ -38,12 +40,13 @@ def test_one_gradient_step_as_it_was_set(policy: str) -> None:
 
 def test_late_hedging_as_it_was_set() -> None:
     settings: dict[str, Any] = {"window": 9, "warm_up": 3, "tune_every": 5, "objective": "pool", "control_every": 6}
-    built = policy_of("late-hedge", FLEET, momentum=0.25, fine_tuning_rate=0.4, **settings)
+    built = policy_of("late-hedge", FLEET, momentum=0.25, fine_tuning_rate=0.4, fine_tuned="used", **settings)
     assert isinstance(built.local, GradientStep)
     assert built.local.rate > 0
     assert built.local == GradientStep(built.local.rate, 9, 3, every=5, objective="pool", control_every=6)
     assert built.server == TuningServer(0.4, built.local.rate)
     assert (built.momentum, built.reports_use, built.loss_bound, built.pooling) == (0.25, True, "raw", "log")
+    assert (built.square_momentum, built.uploaded) == (0, None)
     assert built.remembers == 8, "the whole exchanges of four samples in nine"
     frozen = policy_of("late-hedge", FLEET, fine_tuning_rate=0.0)
     assert (frozen.local, frozen.reports_use) == (None, False)
@@ -51,6 +54,50 @@ def test_late_hedging_as_it_was_set() -> None:
     assert len(policy_of("late-hedge", FLEET, memories=(2, 3)).offset_memories) == 2, "two rounds are the least"
     state = SimpleNamespace(expected=np.eye(3))
     assert built.expected_weights(state, None) is state.expected
+
+
+def shared(policy: Policy) -> int | None:
+    assert isinstance(policy.client, Client)
+    return policy.client.shared
+
+
+def test_the_global_model_as_it_was_set() -> None:
+    """By default the one with the most parameters, which all clients fine-tune in every exchange."""
+    built = policy_of("late-hedge", FLEET, fine_tuning_rate=0.4, window=9, warm_up=3)
+    assert isinstance(built.local, GradientStep)
+    assert built.local == GradientStep(built.local.rate, 9, 3, every=1)
+    assert built.server == TuningServer(0.4, built.local.rate, earned=False)
+    assert (shared(built), built.uploaded, built.reports_use) == (2, (2,), True)
+    assert (built.momentum, built.square_momentum) == (0.9, 0.999)
+    named = policy_of("late-hedge", FLEET, model="model1", tune_every=3)
+    assert isinstance(named.local, GradientStep)
+    assert (shared(named), named.uploaded, named.local.every) == (1, (1,), 3)
+    equal = fleet_of([3, 3, 3], [10], rounds=100)
+    assert shared(policy_of("late-hedge", equal)) == 0, "the first of several"
+    for without in ({"fine_tuning_rate": 0}, {"fine_tuned": "used"}, {"fine_tuning_rate": 0, "model": 1}):
+        assert (shared(frozen := policy_of("late-hedge", FLEET, **without)), frozen.uploaded) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"fine_tuned": "used", "model": 1}, "model = 1: it names the global model"),
+        ({"model": "net9"}, "model = net9: give a name from the dictionary"),
+        ({"objective": "pool"}, "objective = pool: the global model is fine-tuned for its own loss"),
+        ({"objective": "auto"}, "objective = auto: the global model is fine-tuned for its own loss"),
+    ],
+)
+def test_settings_of_late_hedging_that_contradict_each_other(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{field}"):
+        policy_of("late-hedge", FLEET, **settings)
+
+
+def test_a_bandwidth_that_the_global_model_does_not_fit_is_rejected() -> None:
+    """A client uploads that model alone."""
+    enough, less = (replace(FLEET, bandwidth=bandwidth) for bandwidth in (4, 3))
+    assert policy_of("late-hedge", enough).uploaded == (2,)
+    with pytest.raises(InvalidInput, match=r"^bandwidth = 3 bytes: a client may have to upload 4 bytes"):
+        policy_of("late-hedge", less)
 
 
 def test_local_training_as_it_was_set() -> None:

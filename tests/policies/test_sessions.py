@@ -29,7 +29,7 @@ NUMBERS = np.array([4, 9])
 
 def learnt_state() -> tuple[ClientSession, ClientState]:
     """Late hedging of the clients 0 and 1 after one exchange in which they saw a sample."""
-    session, servers = open_sessions(policy_of("late-hedge", FLEET, window=4, warm_up=0), FLEET)
+    session, servers = open_sessions(policy_of("late-hedge", FLEET, window=4, warm_up=0, fine_tuned="used"), FLEET)
     state = session.join(FLEET.catalogue, FLEET.budgets, np.arange(2))
     state, requests = session.request(state, Draws(0, 0))
     _, grants = servers.grant(servers.open(), requests, Draws(0, 0))

@@ -105,7 +105,7 @@ def test_the_choice_is_also_tried_with_less_bandwidth(tmp_path: Path, capsys: py
     assert quarter["bandwidth"] == full["bandwidth"] // 4
     assert sixteenth["bandwidth"] == full["bandwidth"] // 16
     assert sixteenth["enlarged"], "ten clients of a hundred have less than one client's upload"
-    assert 0 < quarter["up"] < full["up"]
+    assert 0 < sixteenth["up"] < quarter["up"] <= full["up"]
     assert record["take"] in record["options"]
 
 

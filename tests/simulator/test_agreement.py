@@ -22,8 +22,9 @@ from ofms.simulator.simulation import make_simulation
 from tests.policy_settings import SETTINGS
 from tests.problems import PROBLEMS, fleet_for, image_problem, policy_of, regression_problem
 
-# What late hedging does not fine-tune for by default.
-OTHER_OBJECTIVE = {"regression": "own", "images": "pool"}
+# Late hedging whose models are fine-tuned by use, for what they are not fine-tuned for by default.
+BY_USE = {"fine_tuned": "used"}
+OTHER_OBJECTIVE = {"regression": "auto", "images": "pool"}
 
 
 def both(
@@ -54,14 +55,16 @@ def _pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     ("case", "dtype"),
     [
         *((name, dtype) for name in SETTINGS for dtype in (torch.float32, torch.float64)),
-        ("late-hedge, other objective", torch.float64),
+        *(("late-hedge, by use", dtype) for dtype in (torch.float32, torch.float64)),
+        ("late-hedge, by use, other objective", torch.float64),
     ],
     ids=lambda value: str(value).removeprefix("torch."),
 )
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_simulator_and_loopback_agree(problem: str, case: str, interval: int, dtype: torch.dtype) -> None:
-    name = case.split(",")[0]
-    changes = {} if name == case else {"objective": OTHER_OBJECTIVE[problem]}
+    name, *parts = case.split(", ")
+    changes: dict[str, Any] = BY_USE if parts else {}
+    changes = changes | ({"objective": OTHER_OBJECTIVE[problem]} if len(parts) > 1 else {})
     fused, parameters, loopback, expected = both(problem, name, interval, dtype, **changes)
     assert len(fused) == len(loopback)
     local = policy_of(name, fleet_for(*PROBLEMS[problem](), interval), **SETTINGS[name] | changes).local
@@ -231,7 +234,7 @@ def test_perfedavgs_frozen_score_adapts_too() -> None:
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_models_that_fine_tuning_made_worse_go_back(problem: str) -> None:
     """Steps a hundred times too long make models worse: both simulators go back to the same first versions."""
-    settings = {"fine_tuning_rate": 100.0, "control_every": 2, "tune_every": 1, "warm_up": 0}
+    settings = {"fine_tuning_rate": 100.0, "control_every": 2, "tune_every": 1, "warm_up": 0} | BY_USE
     fused, parameters, loopback, expected = both(problem, "late-hedge", 1, torch.float64, **settings)
     controls = [exchange for exchange in fused if exchange.index > 1 and exchange.index % 2]
     assert not any(exchange.grants.version.any() for exchange in controls), "first versions are granted"

@@ -34,7 +34,8 @@ CASES: dict[str, tuple[str, float, dict[str, Any]]] = {
     "in its first version": ("ofms-ft", 1e12, {"fine_tuning_rate": 0.5}),
     "raw losses": ("ofms-ft", 1e4, {"fine_tuning_rate": 0.5, "loss_bound": "raw"}),
     "RMS-FT": ("rms-ft", 1e4, {}),
-    "late hedging": ("late-hedge", 1e14, {}),
+    "late hedging": ("late-hedge", 1e14, {"fine_tuned": "used"}),
+    "the global model": ("late-hedge", 1e14, {"model": WILD}),
 }
 
 

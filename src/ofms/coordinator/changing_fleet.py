@@ -81,12 +81,12 @@ class ChangingFleet:
                 trust=trust,
                 aggregation=aggregation,
                 horizon=None if self.doubling is None else doubled(self.doubling, 0),
-            )
+            ).with_chosen_model()
         )
         # By device: the number of the last event that concerns it. And of the last one after which policies start anew.
         self.told: dict[int, int] = {}
         self.anew = 0
-        self.state, self.momentum = self.session.open(), Momentum(self.policy.momentum)
+        self.state, self.momentum = self.session.open(), Momentum(self.policy.momentum, self.policy.square_momentum)
         # The largest budget that each device had: it may hold so much until its next grant.
         self._most_budget = dict(enumerate(self.fleet.budgets.tolist()))
         self._trainable = [model.trainable for model in dictionary.models]
@@ -113,7 +113,7 @@ class ChangingFleet:
         for model in range(len(self.tensors), len(dictionary)):
             self._trainable.append(dictionary.models[model].trainable)
             self.tensors.append(self._first_version(model))
-        self.momentum.decay = self.policy.momentum
+        self.momentum.change(self.policy.momentum, self.policy.square_momentum)
         renewed = set(after.renewed_since(before))
         self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places) | renewed)
         for model, content in (earlier or {}).items():

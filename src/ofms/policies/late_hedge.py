@@ -2,7 +2,8 @@
 
 A client keeps its last samples. Every model visits its memory while it still has them, so it learns the losses of all
 models on all samples, without importance weights. It predicts with the pool of the models that it holds, and learns
-from the gradient of the pool's loss. It needs no horizon, no learning rate and no bound on the losses.
+from the gradient of the pool's loss. It needs no horizon, no learning rate and no bound on the losses. One model, the
+global model, is held by all clients, who fine-tune it together; hedging decides how much each of them uses it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from ofms.policies.tuning_server import TuningServer
 
 # Clients send gradients times this; the server's steps do not depend on it.
 _LOCAL_RATE = 0.01
+# FedAdam's β₂.
+_SQUARE_MOMENTUM = 0.999
+_EVERY_USED = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +73,19 @@ class State:
 
 @dataclass(frozen=True)
 class Client:
-    """The client half; `interval` is the number of rounds of an exchange."""
+    """The client half.
+
+    Parameters
+    ----------
+    interval
+        The number of rounds of an exchange.
+    shared
+        The global model, which all clients hold and fine-tune; None if there is none.
+    """
 
     settings: LateHedge
     interval: int
+    shared: int | None = None
 
     @property
     def memories(self) -> Floats:
@@ -145,7 +158,7 @@ class Client:
             omission = np.full(len(pooled), float(settings.outside == "omitted"))
         chosen = pool_memory.choose(
             pooled,
-            self._visitors(state),
+            self._certain(state),
             state.held,
             state.costs[0],
             state.budgets,
@@ -170,9 +183,12 @@ class Client:
         )
 
     def plan(self, state: State, grants: Grants) -> tuple[State, Plan]:
-        # A model's gradient counts as much as the client uses it.
         weight = np.zeros(state.prediction_weights.shape)
-        weight[grants.uploads] = grants.groups * state.prediction_weights[grants.uploads]
+        if self.shared is None:
+            # A model's gradient counts as much as the client uses it.
+            weight[grants.uploads] = grants.groups * state.prediction_weights[grants.uploads]
+        else:
+            weight[grants.uploads & grants.held[:, self.shared], self.shared] = grants.groups
         state = replace(state, rounds=state.rounds.granted(grants.exchange))
         return state, Plan(grants.held, state.prediction_weights, state.inclusion, weight)
 
@@ -183,14 +199,24 @@ class Client:
         rounds = in_blocks(state.rounds, state.budgets.size, state.rounds.block, work)
         return replace(state, rounds=rounds)
 
-    def _visitors(self, state: State) -> Flags:
+    def _certain(self, state: State) -> Flags:
+        """Visitors, and the global model where two others always fit beside it."""
+        if self.shared is None:
+            return self._visitors(state, state.budgets)
+        largest, own = int(state.costs.max()), int(state.costs[0, self.shared])
+        roomy = state.budgets >= own + 2 * largest
+        certain = self._visitors(state, state.budgets - np.where(roomy, own, 0))
+        certain[:, self.shared] |= roomy
+        return certain
+
+    def _visitors(self, state: State, budgets: Integers) -> Flags:
         """Every model within the window: one now and then, or several at once if there are few exchanges for it."""
         models = state.costs.shape[1]
         every = self.settings.visit_every or max(1, self.exchanges // models)
         if state.exchange % every:
             return np.zeros(state.held.shape, dtype=np.bool_)
         most = -(-models * every // self.exchanges)
-        return pool_memory.longest_away(state.last_held, state.costs[0], state.budgets, state.exchange, most)
+        return pool_memory.longest_away(state.last_held, state.costs[0], budgets, state.exchange, most)
 
 
 def _one_of(weights: Floats, uniform: Floats) -> Floats:
@@ -200,23 +226,28 @@ def _one_of(weights: Floats, uniform: Floats) -> Floats:
 def build(settings: LateHedge, fleet: Fleet) -> Policy:
     if not settings.memories or any(length != 0 and length < 2 for length in settings.memories):
         raise InvalidInput("memories", list(settings.memories), "give 0 for all the past, or at least 2 rounds")
-    client, tuned = Client(settings, fleet.schedule.interval), settings.fine_tuning_rate > 0
-    if tuned:
+    tuned, shared = settings.fine_tuning_rate > 0, settings.chosen_model(fleet.catalogue)
+    client = Client(settings, fleet.schedule.interval, shared)
+    if shared is not None:
+        fleet.require_upload(int(fleet.catalogue.upload[shared]))
+    elif tuned:
         fleet.require_upload(most_upload(fleet.catalogue, int(fleet.budgets.max())))
     local = GradientStep(
         rate=_LOCAL_RATE,
         window=settings.window,
         warm_up=settings.warm_up,
-        every=settings.tune_every,
+        every=settings.tune_every or (_EVERY_USED if shared is None else 1),
         objective=settings.objective,
-        control_every=settings.control_every,
+        control_every=settings.control_every if shared is None else 0,
     )
     return Policy(
         client=client,
-        server=TuningServer(settings.fine_tuning_rate, _LOCAL_RATE),
+        server=TuningServer(settings.fine_tuning_rate, _LOCAL_RATE, earned=shared is None),
         local=local if tuned else None,
+        uploaded=None if shared is None else (shared,),
         reports_use=tuned,
         momentum=settings.momentum,
+        square_momentum=0.0 if shared is None else _SQUARE_MOMENTUM,
         loss_bound="raw",
         remembers=client.exchanges * client.interval,
         pooling="log",

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ofms.core.declared import Doc, Range
+from ofms.core.errors import InvalidInput
+from ofms.core.messages import Catalogue
 from ofms.policies.local_updates import Objective
-from ofms.policies.settings import Count, KeptSamples, WarmUp
+from ofms.policies.settings import Count, KeptSamples, ModelName, WarmUp
+from ofms.policies.single_model_server import find_model
 
 
 @dataclass(frozen=True)
@@ -46,30 +49,61 @@ class LateHedge:
     visit_every: Annotated[
         Count | None, Doc("Models visit in one of so many exchanges; none: as seldom as the window allows.")
     ] = None
+    fine_tuned: Annotated[
+        Literal["global", "used"],
+        Doc(
+            "global: one model, which all clients hold and fine-tune together; used: all models, each by the clients "
+            "that predict with it, as much as they do."
+        ),
+    ] = "global"
+    model: Annotated[
+        ModelName | None, Doc("The global model; none: the one with the most parameters, the first of several.")
+    ] = None
     fine_tuning_rate: Annotated[
         float,
         Range(0),
         Doc(
-            "c: a step aims to reduce the users' loss by c times four times the share by which fine-tuning has "
-            "reduced errors so far, at least by c/8 and at most by c. 0 freezes the dictionary.",
+            "c: the first step of a model aims to reduce its clients' loss by this share; 0 freezes the dictionary. If "
+            "models are fine-tuned by use, at most: by c times four times the share by which fine-tuning has reduced "
+            "errors so far, and at least by c/8.",
             "c·ΣF/Σ⟨-g, d⟩/√t",
         ),
     ] = 1.0
-    momentum: Annotated[float, Range(0, 0.99), Doc("β, the decay of the server's momentum.", "d ← β·d - g")] = 0.9
-    tune_every: Annotated[Count, Doc("Clients fine-tune in one of so many exchanges.")] = 6
+    momentum: Annotated[
+        float, Range(0, 0.99), Doc("β, the decay of the server's momentum.", "d ← β·d - g; FedAdam's β₁")
+    ] = 0.9
+    tune_every: Annotated[
+        Count | None,
+        Doc("Clients fine-tune in one of so many exchanges; none: in all for the global model, in one of 6 otherwise."),
+    ] = None
     warm_up: WarmUp = 10
     control_every: Annotated[
         int,
         Range(0),
         Doc(
-            "After one of so many exchanges, and first after half as many, clients compare the fine-tuned models with "
-            "their first versions, and those that became worse go back to them; 0: never."
+            "For models that are used: after one of so many exchanges, and first after half as many, clients compare "
+            "them with their first versions, and those that became worse go back to them; 0: never."
         ),
     ] = 60
     objective: Annotated[
         Objective,
         Doc(
-            "Fine-tune for each model's own loss or for that of the pool, with the offset of predictions; "
+            "Fine-tune for each model's own loss, with the offset of predictions, or, by use, for that of the pool; "
             "auto: the pool for regression."
         ),
     ] = "own"
+
+    def chosen_model(self, catalogue: Catalogue) -> int | None:
+        """The global model; None if no model is fine-tuned, or all models by those who use them."""
+        named = None if self.model is None else find_model(catalogue, self.model)
+        if self.fine_tuned == "used":
+            if named is not None:
+                remedy = "it names the global model; leave it out, or set fine_tuned to global"
+                raise InvalidInput("model", self.model, remedy)
+            return None
+        if self.objective != "own":
+            remedy = "the global model is fine-tuned for its own loss: give own, or set fine_tuned to used"
+            raise InvalidInput("objective", self.objective, remedy)
+        if self.fine_tuning_rate == 0:
+            return None
+        return int(catalogue.upload.argmax()) if named is None else named

@@ -174,6 +174,8 @@ class Policy(ClientPolicy):
         one drawn model; only for measuring regret. Logarithmic pools always are.
     momentum
         The decay of the server's momentum: a model moves along its summed updates plus so much of the last direction.
+    square_momentum
+        The decay of the mean squares of updates, by whose root FedAdam divides their mean; 0 for plain momentum.
     aggregation
         How the clients' updates become one. It is of the run or the fleet: a policy need not set it.
     bound
@@ -186,6 +188,7 @@ class Policy(ClientPolicy):
     uploaded: tuple[int, ...] | None = None
     mixes: bool = False
     momentum: float = 0.0
+    square_momentum: float = 0.0
     aggregation: Aggregation = SUM
     bound: Floats | None = None
     not_covered: str = "no theorem bounds its clients' regret"
@@ -194,6 +197,17 @@ class Policy(ClientPolicy):
     def incurs_prediction(self) -> bool:
         """Whether regret counts the losses of predictions."""
         return self.mixes or self.pooling == "log"
+
+
+@runtime_checkable
+class ModelChoice(Protocol):
+    """Settings with a model of which the policy chooses one if they name none; it stays while it is in use."""
+
+    model: int | str | None
+
+    def chosen_model(self, catalogue: Catalogue) -> int | None:
+        """The index of the model; None if the policy needs none."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,17 @@
-"""The server half of policies that fine-tune by use, with steps that need no tuning.
+"""The server half of policies that fine-tune models with steps that need no tuning.
 
-Clients report the losses of the models that they fine-tune, weighted by how much they use them. With F the sum of these
-for a model, g its summed gradient and d ← β d - g the direction in which it moves, with momentum β, the t-th step is
-c ΣF/Σ⟨-g, d⟩ / √t, sums over the t steps so far. It is a Polyak step: to first order, the first one reduces the loss of
-the model's users by the share c, whatever the scales of losses and parameters are. A Polyak step is meant for a loss
-that can reach 0: where it cannot, √t makes it converge. An exchange in which few clients use a model counts little in
-both sums, and moves the model little. No step moves the parameters by more than a tenth of their norm.
+Clients report the losses of the models that they fine-tune, with the weights of their gradients. With F the sum of
+these for a model, g its summed gradient and d the direction in which it moves, d ← β d - g with momentum β or that of
+FedAdam (`ofms.compute.momentum`), the t-th step is c ΣF/Σ⟨-g, d⟩ / √t, sums over the t steps so far. It is a Polyak
+step: to first order, the first one reduces the loss of the model's users by the share c, whatever the scales of losses
+and parameters are. A Polyak step is meant for a loss that can reach 0: where it cannot, √t makes it converge. An
+exchange in which few clients use a model counts little in both sums, and moves the model little. No step moves the
+parameters by more than a tenth of their norm.
 
-The share begins at c/8. A comparison with first versions (`ofms.policies.controls`) that shows by which share
-fine-tuning has reduced the errors of the fleet sets it to c times four times that share, within c/8 and c: large steps
-only where fine-tuning gains much. A model that became worse goes back to its first version, and to an eighth
-of its share.
+Models that are fine-tuned by use earn their steps: the share begins at c/8. A comparison with first versions
+(`ofms.policies.controls`) that shows by which share fine-tuning has reduced the errors of the fleet sets it to c times
+four times that share, within c/8 and c: large steps only where fine-tuning gains much. A model that became worse goes
+back to its first version, and to an eighth of its share.
 """
 
 from __future__ import annotations
@@ -50,18 +51,25 @@ class TuningServer:
         c, by which share of the loss a step aims to reduce it, before √t.
     rate
         The clients' updates are gradients times -rate.
+    earned
+        Whether the share begins at c/8 and grows by comparisons with first versions; otherwise it is c.
     """
 
     share: float
     rate: float
+    earned: bool = True
+
+    @property
+    def first_share(self) -> float:
+        return _CAUTION * self.share if self.earned else self.share
 
     def start(self, catalogue: Catalogue) -> TuningState:
         zeros, steps = np.zeros(len(catalogue)), np.zeros(len(catalogue), dtype=np.int64)
-        return TuningState(zeros, zeros, steps, np.full(len(catalogue), _CAUTION * self.share))
+        return TuningState(zeros, zeros, steps, np.full(len(catalogue), self.first_share))
 
     def adapt(self, state: TuningState, change: Change) -> TuningState:
         losses, products, steps = map(change.carried, (state.losses, state.products, state.steps))
-        return TuningState(losses, products, steps, change.carried(state.share, _CAUTION * self.share))
+        return TuningState(losses, products, steps, change.carried(state.share, self.first_share))
 
     def grant(self, state: TuningState, wanted: Flags, draws: Draws) -> tuple[TuningState, Flags, None]:
         return state, wanted, None

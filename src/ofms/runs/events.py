@@ -59,7 +59,7 @@ def initial_setup(config: RunConfig, fleet: Fleet, events: Sequence[Event]) -> S
         settings=named_models(config.policy, config.settings, catalogue, trust),
         trust=trust,
         aggregation=config.aggregation,
-    )
+    ).with_chosen_model()
 
 
 def drifted(stream: Stream, tables: Sequence[EventTable], schedule: Schedule) -> Stream:

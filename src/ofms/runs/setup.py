@@ -18,7 +18,7 @@ from ofms.core.typing import Integers
 from ofms.plugins import NO_TRUST, Trust
 from ofms.policies.changes import Slots
 from ofms.policies.fleet import Fleet
-from ofms.policies.protocol import Policy
+from ofms.policies.protocol import ModelChoice, Policy
 from ofms.policies.registry import build_policy, setting_names, settings_type
 from ofms.policies.session import ClientSession, ServerSession
 from ofms.runs.units import parse_bandwidth
@@ -127,9 +127,25 @@ class Setup:
             made = _with_policy(made, event)
         if event.rounds is not None:
             made = replace(made, horizon=event.rounds)
+        made = made.with_chosen_model()
         # Built now, so that what is impossible is rejected before anything changes.
         _ = made.built
         return made
+
+    def with_chosen_model(self) -> Setup:
+        """With the model named that the policy's settings choose, if they do: it stays while it is in use."""
+        kind = settings_type(self.policy, self.trust)
+        settings: Any = convert(dict(self.settings), kind)
+        used = self.slots.catalogue(self.catalogue)
+        if not isinstance(settings, ModelChoice):
+            return self
+        unnamed: ModelChoice = convert({**self.settings, "model": None}, kind)
+        chosen = unnamed.chosen_model(used)
+        retired = settings.model in {self.catalogue.names[slot] for slot in self.retired}
+        unneeded = chosen is None and self.changed > 0
+        if settings.model is not None and not retired and not unneeded:
+            return self
+        return replace(self, settings={**self.settings, "model": None if chosen is None else used.names[chosen]})
 
     def renewed_since(self, before: Setup) -> tuple[int, ...]:
         """The slots whose models went back to earlier versions since another setup of the fleet."""

@@ -94,7 +94,7 @@ class FusedSimulation:
             self.clients.session.join(fleet.catalogue, fleet.budgets[each], each) for each in numbers
         )
         self.server_state = self.server.open()
-        self.momentum = Momentum(policy.momentum)
+        self.momentum = Momentum(policy.momentum, policy.square_momentum)
         # Models that diverge, or that fine-tuning makes worse, go back to them.
         tuned = policy.local is not None and policy.local.rate > 0
         self._first_versions = self.parameters() if tuned or phases is not None else []
@@ -164,7 +164,7 @@ class FusedSimulation:
             self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew, renewed=renewed)
             self.setup, self.clients, self.server = after, cohorts, after.server
             self.policy, self.fleet = after.built, after.fleet
-            self.momentum.decay = self.policy.momentum
+            self.momentum.change(self.policy.momentum, self.policy.square_momentum)
             self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places) | set(renewed))
             for model, tensors in self._earlier.of(event, after):
                 self.compute.load_state(model, tensors)

@@ -97,7 +97,7 @@ class LoopbackSimulation:
             )
             for index in range(stream.clients)
         ]
-        self.server_state, self.momentum = self.server.open(), Momentum(policy.momentum)
+        self.server_state, self.momentum = self.server.open(), Momentum(policy.momentum, policy.square_momentum)
 
     def parameters(self) -> list[Tensors]:
         """A copy of the server's current parameters and buffers."""
@@ -163,7 +163,7 @@ class LoopbackSimulation:
             self.server_state = after.server.adapt(self.server_state, before.server, anew=event.anew, renewed=renewed)
             self.setup, self.policy, self.fleet, self.server = after, after.built, after.fleet, after.server
             self.fleet_rows = Cohorts(session, (np.array(after.members),), len(self.clients))
-            self.momentum.decay = self.policy.momentum
+            self.momentum.change(self.policy.momentum, self.policy.square_momentum)
             self.momentum.forget(after.places if event.anew else set(before.places) - set(after.places) | set(renewed))
             for model, tensors in self._earlier.of(event, after):
                 self.tensors[model] = _copied(tensors)
