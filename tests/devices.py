@@ -91,10 +91,10 @@ def flat_parameters(tensors: Iterable[Mapping[str, torch.Tensor]]) -> list[dict[
     return [{name: tensor.flatten().tolist() for name, tensor in each.items()} for each in tensors]
 
 
-def granted_device(folder: Path, policy: str) -> tuple[Device, Coordinator]:
+def granted_device(folder: Path, policy: str, **settings: Any) -> tuple[Device, Coordinator]:
     """The first device of the fleet in its first exchange, which has four samples, and its coordinator."""
     dictionary, _ = problem()
-    coordinator = coordinator_for(dictionary, policy, interval=4)
+    coordinator = coordinator_for(dictionary, policy, interval=4, **settings)
     devices = open_devices(folder, dictionary)
     for client, each in enumerate(devices):
         each.receive(coordinator.welcome(client))

@@ -28,9 +28,11 @@ def open_fleet(folder: Path, **changes: Any) -> tuple[PersistentCoordinator, Dir
     return persistence, fleet
 
 
-@pytest.mark.parametrize("policy", ["ofms-ft", "late-hedge"])
-def test_a_report_has_the_squared_errors_of_predictions(policy: str, tmp_path: Path) -> None:
-    device, _ = granted_device(tmp_path, policy)
+@pytest.mark.parametrize(
+    ("policy", "settings"), [("ofms-ft", {}), ("late-hedge", {}), ("late-hedge", {"fine_tuned": "used"})]
+)
+def test_a_report_has_the_squared_errors_of_predictions(policy: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    device, _ = granted_device(tmp_path, policy, **settings)
     _, stream = problem()
     with device:
         answers = [device.predict(x) for x in stream.x[0][:4]]
@@ -41,7 +43,7 @@ def test_a_report_has_the_squared_errors_of_predictions(policy: str, tmp_path: P
     errors = [(float(answer.value) - float(y)) ** 2 for answer, y in zip(answers, stream.y[0], strict=False)]
     assert found["samples"] == 4
     assert found["score"] == pytest.approx(sum(errors), rel=1e-12)
-    if policy == "late-hedge":
+    if settings:
         assert found["use"] == pytest.approx(weights.tolist()), "its updates' weights reveal as much"
     else:
         assert "use" not in found, "the device does not reveal which model it chose"

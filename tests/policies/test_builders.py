@@ -46,7 +46,7 @@ def test_late_hedging_as_it_was_set() -> None:
     assert built.local == GradientStep(built.local.rate, 9, 3, every=5, objective="pool", control_every=6)
     assert built.server == TuningServer(0.4, built.local.rate)
     assert (built.momentum, built.reports_use, built.loss_bound, built.pooling) == (0.25, True, "raw", "log")
-    assert (built.square_momentum, built.uploaded) == (0, None)
+    assert (built.square_momentum, built.uploaded, built.weighs_by_use) == (0, None, True)
     assert built.remembers == 8, "the whole exchanges of four samples in nine"
     frozen = policy_of("late-hedge", FLEET, fine_tuning_rate=0.0)
     assert (frozen.local, frozen.reports_use) == (None, False)
@@ -67,7 +67,7 @@ def test_the_global_model_as_it_was_set() -> None:
     assert isinstance(built.local, GradientStep)
     assert built.local == GradientStep(built.local.rate, 9, 3, every=1)
     assert built.server == TuningServer(0.4, built.local.rate, earned=False)
-    assert (shared(built), built.uploaded, built.reports_use) == (2, (2,), True)
+    assert (shared(built), built.uploaded, built.reports_use, built.weighs_by_use) == (2, (2,), True, False)
     assert (built.momentum, built.square_momentum) == (0.9, 0.999)
     named = policy_of("late-hedge", FLEET, model="model1", tune_every=3)
     assert isinstance(named.local, GradientStep)

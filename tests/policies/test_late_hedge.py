@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from ofms.core.draws import Draws, Purpose
+from ofms.core.errors import InvalidInput
 from ofms.core.messages import Grants, Plan
 from ofms.core.pooling import poolable
 from ofms.core.states import flatten
 from ofms.policies import late_adahedge, late_rounds
+from ofms.policies.late_hedge import Client
 from ofms.policies.late_hedge_settings import LateHedge
 from ofms.policies.late_rounds import Rounds
 from ofms.policies.observations import Samples
@@ -161,6 +163,14 @@ def test_clients_that_upload_fine_tune_the_global_model_alone() -> None:
     assert held[:, 6].tolist() == [True, False, True], "a memory for two models has no place for it"
     _, plan = half.plan(state, Grants(0, numbers, held, held, None, uploads, 4, fleet.catalogue.version))
     assert plan.update_weight.tolist() == [[0] * 6 + [4], [0] * 7, [0] * 7]
+
+
+def test_a_global_model_that_is_not_in_the_dictionary_is_refused() -> None:
+    """A device has it from a message."""
+    fleet = fleet_of(EQUAL, [3], rounds=4)
+    for shared in (-1, 7):
+        with pytest.raises(InvalidInput, match=rf"^message = global model {shared}: the dictionary has 7 models"):
+            Client(LateHedge(), 1, shared).start(fleet.catalogue, fleet.budgets)
 
 
 def test_few_exchanges_fit_into_the_window() -> None:

@@ -243,7 +243,7 @@ class DeviceState:
             return None
         found = {"samples": self.memory.scored, "score": self.memory.score}
         # By default, weights are sent only where the updates' weights reveal them anyway.
-        if self.reveals == "use" or (self.reveals is None and membership.policy.reports_use):
+        if self.reveals == "use" or (self.reveals is None and membership.policy.weighs_by_use):
             found["use"] = plan.prediction_weights[0].tolist()
         return found
 

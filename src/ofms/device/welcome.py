@@ -39,6 +39,7 @@ class WelcomedPolicy(msgspec.Struct):
     reports_losses: bool
     # Servers before 0.3.0 do not send these; their policies use none of them.
     reports_use: bool = False
+    weighs_by_use: bool = False
     remembers: _Number = 0
     pooling: Pooling = "mean"
     own_model: _Number | None = None

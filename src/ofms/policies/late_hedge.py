@@ -106,6 +106,8 @@ class Client:
 
     def start(self, catalogue: Catalogue, budgets: Integers) -> State:
         shape = (budgets.size, len(catalogue))
+        if self.shared is not None and not 0 <= self.shared < len(catalogue):
+            raise InvalidInput("message", f"global model {self.shared}", f"the dictionary has {len(catalogue)} models")
         members = len(self.settings.memories)
         hedge, ways = late_adahedge.start(*shape, members), late_adahedge.start(budgets.size, 2, 1)
         rounds = Rounds.none(*shape, members)
@@ -246,6 +248,7 @@ def build(settings: LateHedge, fleet: Fleet) -> Policy:
         local=local if tuned else None,
         uploaded=None if shared is None else (shared,),
         reports_use=tuned,
+        weighs_by_use=tuned and shared is None,
         momentum=settings.momentum,
         square_momentum=0.0 if shared is None else _SQUARE_MOMENTUM,
         loss_bound="raw",

@@ -125,6 +125,8 @@ class ClientPolicy:
     reports_use
         Whether clients report the losses of the models that they fine-tune on the remembered samples, times the weight
         of their updates.
+    weighs_by_use
+        Whether the weights of updates say which models a client predicts with.
     remembers
         The number of last samples on which a client evaluates the models that it did not hold before.
     pooling
@@ -146,6 +148,7 @@ class ClientPolicy:
     observes: Literal["held", "predicting"] = "held"
     reports_losses: bool = False
     reports_use: bool = False
+    weighs_by_use: bool = False
     remembers: int = 0
     pooling: Pooling = "mean"
     own_model: int | None = None
