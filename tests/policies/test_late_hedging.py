@@ -79,14 +79,19 @@ def play(adversary: Adversary, rounds: tuple[int, ...], share: float, target: fl
 
 
 def play_policy(
-    adversary: Adversary, rounds: tuple[int, ...], target: float = 1.0, sure: str = "certain", **settings: Any
+    adversary: Adversary,
+    rounds: tuple[int, ...],
+    target: float = 1.0,
+    sure: str = "certain",
+    budget: int = BUDGET,
+    **settings: Any,
 ) -> list[tuple[float, float]]:
     """The same for the policy itself; its certificate is measured over final rounds.
 
     `sure` are the models that the adversary expects to be held: those that are certain, or that fill the budget.
     """
     given = {"window": WINDOW, "memories": (0, 16, 4), "rate": 0.25} | settings
-    fleet = fleet_of([1] * MODELS, [BUDGET] * CLIENTS, rounds=rounds[-1] + 1)
+    fleet = fleet_of([1] * MODELS, [budget] * CLIENTS, rounds=rounds[-1] + 1)
     outputs, targets = np.zeros((CLIENTS, rounds[-1] + 1, MODELS, 1)), np.full((CLIENTS, rounds[-1] + 1), target)
     incurred, of_models, found = np.zeros(CLIENTS), np.zeros((CLIENTS, MODELS)), []
     for step, planned in enumerate(runs(fleet, outputs, targets, **given)):
@@ -105,18 +110,24 @@ def play_policy(
     return found
 
 
-WAYS = ["hedged", "drawn"]
+# None is the policy as it is derived. A global model's outputs are those of its version of the round: any, as here.
+WAYS: dict[str, dict[str, Any] | None] = {
+    "as derived": None,
+    "hedged": {"outside": "hedged"},
+    "drawn": {"outside": "drawn"},
+    "with a global model": {"fine_tuning_rate": 1.0, "model": 1, "budget": 3},
+}
 
 
-@pytest.mark.parametrize("outside", [None, *WAYS], ids=["as derived", *WAYS])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("adversary", [one_right, wrong_when_certain, wrong_when_trusted, switching, alternating])
 @pytest.mark.parametrize("rounds", [(100, 400), pytest.param((500, 2000), marks=pytest.mark.slow)], ids=["400", "2000"])
 def test_the_regret_stays_under_its_certificate_and_falls(
-    adversary: Adversary, share: float, outside: str | None, rounds: tuple[int, ...]
+    adversary: Adversary, share: float, way: str, rounds: tuple[int, ...]
 ) -> None:
-    policy: dict[str, Any] = {"rate": share, "outside": outside}
-    played = play(adversary, rounds, share) if outside is None else play_policy(adversary, rounds, **policy)
+    policy = WAYS[way]
+    played = play(adversary, rounds, share) if policy is None else play_policy(adversary, rounds, rate=share, **policy)
     (early, early_bound), (late, late_bound) = played
     assert early <= early_bound
     assert late <= late_bound
@@ -128,14 +139,18 @@ def test_the_regret_stays_under_its_certificate_and_falls(
 FAR = 5.0
 
 
-@pytest.mark.parametrize("outside", [None, *WAYS], ids=["as derived", *WAYS])
+@pytest.mark.parametrize("way", ["as derived", "hedged", "drawn"])
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("adversary", [one_right, wrong_when_certain, wrong_when_trusted, least_trusted, coins])
 def test_where_mixing_gains_little_the_regret_is_a_good_part_of_its_certificate(
-    adversary: Adversary, share: float, outside: str | None
+    adversary: Adversary, share: float, way: str
 ) -> None:
-    policy: dict[str, Any] = {"rate": share, "outside": outside}
-    played = play(adversary, (400,), share, FAR) if outside is None else play_policy(adversary, (400,), FAR, **policy)
+    policy, rounds = WAYS[way], (400,)
+    played = (
+        play(adversary, rounds, share, FAR)
+        if policy is None
+        else play_policy(adversary, rounds, FAR, rate=share, **policy)
+    )
     ((regret, certificate),) = played
     # A quarter of the rate may cost four times as much in the worst case, which these are not.
     assert (0.2 if share == 1 else 0.03) * certificate <= regret <= certificate

@@ -232,6 +232,26 @@ def test_perfedavgs_frozen_score_adapts_too() -> None:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_global_model_alone_is_fine_tuned_and_downloaded_anew(problem: str) -> None:
+    """The others keep their bits, so that clients that hold them need not download them again."""
+    dictionary, stream = PROBLEMS[problem]()
+    fleet = fleet_for(dictionary, stream, 1)
+    policy = policy_of("late-hedge", fleet, window=8, warm_up=2, model=1)
+    simulation = make_simulation(policy, fleet, dictionary, stream, seed=5, dtype=torch.float32)
+    exchanges = list(simulation.exchanges())
+    for model, (after, before) in enumerate(zip(simulation.parameters(), dictionary.models, strict=True)):
+        same = [torch.equal(after[name], tensor.float()) for name, tensor in before.tensors.items()]
+        assert all(same) == (model != 1)
+    last = exchanges[-1].grants
+    assert [bool(version) for version in last.version] == [model == 1 for model in range(len(dictionary))]
+    roomy = fleet.budgets >= fleet.catalogue.storage[1] + 2 * fleet.catalogue.storage.max()
+    for exchange in exchanges[3:]:
+        assert exchange.plan.held[roomy, 1].all()
+        assert (exchange.grants.sent[:, 1] == exchange.plan.held[:, 1]).all(), "it moves in every exchange"
+        assert (exchange.plan.update_weight[:, [0, *range(2, len(dictionary))]] == 0).all()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
 def test_models_that_fine_tuning_made_worse_go_back(problem: str) -> None:
     """Steps a hundred times too long make models worse: both simulators go back to the same first versions."""
     settings = {"fine_tuning_rate": 100.0, "control_every": 2, "tune_every": 1, "warm_up": 0} | BY_USE

@@ -35,6 +35,7 @@ ROWS = {
     "OFMS-FT, as published": Row("ofms-ft", tuned=True),
     "OFMS-FT, frozen": FROZEN_OFMS_FT,
     "late hedging, frozen": METHOD,
+    "late hedging, fine-tuned by use": Row("late-hedge", {"fine_tuned": "used"}, tuned=True),
     "late hedging, fine-tuned": Row("late-hedge", tuned=True),
 }
 # One line each, with frozen models.
