@@ -17,6 +17,7 @@ from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import build_module
 from tests.cli.commands import run
 from tests.coordinator.changing_fleet import ADDRESS, ChangingFleet
+from tests.policy_settings import SETTINGS
 
 
 @pytest.fixture
@@ -67,8 +68,9 @@ def test_a_device_too_small_for_models_added_since_is_refused_with_nothing_writt
     assert members(changing) == (0, 1, 2, 3)
 
 
-def test_a_device_that_uploads_more_than_the_bandwidth_in_force_is_refused(changing: ChangingFleet) -> None:
-    """`server.toml` says 100 %; a command changed it to what smaller devices need."""
+def test_a_device_that_uploads_more_than_the_bandwidth_in_force_is_refused(tmp_path: Path) -> None:
+    """`server.toml` says 100 %; a command changed it to what smaller devices need, which upload all that they hold."""
+    changing = ChangingFleet(tmp_path, "late-hedge", settings=SETTINGS["late-hedge"] | {"fine_tuned": "used"})
     changing.run(1)
     least = f"{min(changing.budgets)}B"
     budgets = {f"device-{client}": least for client in range(3)}
@@ -76,6 +78,7 @@ def test_a_device_that_uploads_more_than_the_bandwidth_in_force_is_refused(chang
     run_commands(changing)
     with pytest.raises(ofms.InvalidInput, match=r"bandwidth = .* a client may have to upload"):
         add_device(changing.folder, "large", f"{max(changing.budgets)}B", ADDRESS)
+    changing.close()
 
 
 def test_an_impossible_entry_does_not_keep_later_devices_out(changing: ChangingFleet, largest: int) -> None:
