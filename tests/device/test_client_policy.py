@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from ofms.core.errors import InvalidInput
 from ofms.device.client_policy import describe_policy, read_policy
 from ofms.policies import MODULES
+from ofms.policies.protocol import ClientPolicy
 from tests.problems import fleet_of, policy_of
 
 
@@ -17,13 +18,8 @@ from tests.problems import fleet_of, policy_of
 def test_a_policy_is_read_as_it_was_described(name: str) -> None:
     policy = policy_of(name, fleet_of([4, 3, 2], [8, 9, 8], rounds=50, interval=2))
     found = read_policy(json.loads(json.dumps(describe_policy(policy))))
-    assert found.client == policy.client
-    assert found.local == policy.local
-    assert (found.loss_bound, found.observes, found.reports_losses) == (
-        policy.loss_bound,
-        policy.observes,
-        policy.reports_losses,
-    )
+    for each in fields(ClientPolicy):
+        assert getattr(found, each.name) == getattr(policy, each.name), each.name
 
 
 def test_rates_are_sent_as_numbers() -> None:

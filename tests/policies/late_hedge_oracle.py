@@ -55,7 +55,7 @@ class OneClient:
         self, costs: list[int], budget: int, settings: LateHedge, interval: int, shared: int | None = None
     ) -> None:
         # The global model stays where two others always fit beside it.
-        roomy = shared is not None and costs[shared] + 2 * max(costs) <= budget
+        roomy = settings.hold_global and shared is not None and costs[shared] + 2 * max(costs) <= budget
         self.pinned = [shared] if roomy and shared is not None else []
         self.costs, self.budget, self.settings, self.interval = costs, budget, settings, interval
         self.memories = [1.0 if length == 0 else (1 - 1 / length) ** interval for length in settings.memories]

@@ -48,6 +48,12 @@ def test_late_hedging_as_it_was_set() -> None:
     assert (built.momentum, built.reports_use, built.loss_bound, built.pooling) == (0.25, True, "raw", "log")
     assert (built.square_momentum, built.uploaded, built.weighs_by_use) == (0, None, True)
     assert built.remembers == 8, "the whole exchanges of four samples in nine"
+    by_use = policy_of("late-hedge", FLEET, fine_tuned="used").local
+    assert isinstance(by_use, GradientStep)
+    assert (by_use.every, by_use.control_every) == (6, 60)
+    other = policy_of("late-hedge", FLEET, fine_tuned="used", control_every=0, square_momentum=0.9)
+    assert isinstance(other.local, GradientStep)
+    assert (other.local.control_every, other.square_momentum) == (0, 0.9)
     frozen = policy_of("late-hedge", FLEET, fine_tuning_rate=0.0)
     assert (frozen.local, frozen.reports_use) == (None, False)
     assert built.not_covered == "late hedging's bound depends on the losses of the run"
@@ -72,6 +78,9 @@ def test_the_global_model_as_it_was_set() -> None:
     named = policy_of("late-hedge", FLEET, model="model1", tune_every=3)
     assert isinstance(named.local, GradientStep)
     assert (shared(named), named.uploaded, named.local.every) == (1, (1,), 3)
+    plain = policy_of("late-hedge", FLEET, square_momentum=0, momentum=0.5, control_every=7)
+    assert isinstance(plain.local, GradientStep)
+    assert (plain.square_momentum, plain.momentum, plain.local.control_every) == (0, 0.5, 7)
     equal = fleet_of([3, 3, 3], [10], rounds=100)
     assert shared(policy_of("late-hedge", equal)) == 0, "the first of several"
     for without in ({"fine_tuning_rate": 0}, {"fine_tuned": "used"}, {"fine_tuning_rate": 0, "model": 1}):
@@ -83,6 +92,7 @@ def test_the_global_model_as_it_was_set() -> None:
     [
         ({"fine_tuned": "used", "model": 1}, "model = 1: it names the global model"),
         ({"model": "net9"}, "model = net9: give a name from the dictionary"),
+        ({"fine_tuned": "used", "hold_global": False}, "hold_global = false: there is no global model"),
         ({"objective": "pool"}, "objective = pool: the global model is fine-tuned for its own loss"),
         ({"objective": "auto"}, "objective = auto: the global model is fine-tuned for its own loss"),
     ],

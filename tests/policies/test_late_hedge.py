@@ -129,6 +129,16 @@ def test_clients_that_hold_the_global_model_agree_with_each_alone(
     assert_agrees(costs, budgets, 1, interval=interval, rounds=40 * interval, fine_tuning_rate=1.0, model=2)
 
 
+def test_a_global_model_that_is_held_like_any_other() -> None:
+    assert_agrees(MIXED, [40, 60, 77], 1, rounds=40, fine_tuning_rate=1.0, hold_global=False)
+    fleet = fleet_of(MIXED, [77], rounds=40)
+    outputs, targets = make_stream(1, 40, len(MIXED), 1)
+    given = {"window": 21, "fine_tuning_rate": 1.0, "hold_global": False}
+    held = [bool(found.plan.held[0, 0]) for found in runs(fleet, outputs, targets, **given)]
+    assert any(held)
+    assert not all(held)
+
+
 @pytest.mark.parametrize("interval", [1, 7])
 def test_the_global_model_is_held_in_every_exchange_where_there_is_room(interval: int) -> None:
     """Also if several models visit at once. Its losses are never learnt late, so it does not matter that it moves."""

@@ -27,9 +27,10 @@ FLEET = fleet_of([1, 1, 1], [2, 2], rounds=40)
 NUMBERS = np.array([4, 9])
 
 
-def learnt_state() -> tuple[ClientSession, ClientState]:
+def learnt_state(**changes: Any) -> tuple[ClientSession, ClientState]:
     """Late hedging of the clients 0 and 1 after one exchange in which they saw a sample."""
-    session, servers = open_sessions(policy_of("late-hedge", FLEET, window=4, warm_up=0, fine_tuned="used"), FLEET)
+    settings = {"window": 4, "warm_up": 0, "fine_tuned": "used"} | changes
+    session, servers = open_sessions(policy_of("late-hedge", FLEET, **settings), FLEET)
     state = session.join(FLEET.catalogue, FLEET.budgets, np.arange(2))
     state, requests = session.request(state, Draws(0, 0))
     _, grants = servers.grant(servers.open(), requests, Draws(0, 0))
@@ -137,6 +138,19 @@ def test_clients_compare_versions_in_control_exchanges_and_report_losses_by_use_
     np.testing.assert_array_equal(by_use.losses, after.recent.losses_by_use(2 * plan.prediction_weights))
     assert by_use.losses is not None
     assert np.isfinite(by_use.losses).any(axis=1).all(), "each client reports some"
+
+
+def test_clients_report_comparisons_of_the_models_that_they_fine_tune_alone() -> None:
+    """Those of others would say how much a client uses them."""
+    session, state = learnt_state(fine_tuned="global", model=1, control_every=4)
+    assert session.policy.uploaded == (1,)
+    first = next(exchange for exchange in range(200) if is_control(session.policy.local, exchange))
+    state, plan = session.plan(*all_wanted(session, state, first))
+    compared = np.where(plan.held, 0.25, 0.0)
+    _, reports = session.learn(state, plan, np.zeros((2, 3)), compared=compared)
+    assert reports.losses is not None
+    assert plan.held[:, [0, 2]].any()
+    np.testing.assert_array_equal(reports.losses, np.where(plan.held & [False, True, False], 0.25, np.nan))
 
 
 def test_offsets_are_learnt_from_labels_alone() -> None:

@@ -101,6 +101,15 @@ def test_the_share_is_four_times_what_fine_tuning_gained_and_an_eighth_of_it_aft
     assert share_after(worse, better) == 2.0
 
 
+def test_a_share_that_need_not_be_earned_falls_alone() -> None:
+    server = TuningServer(share=4.0, rate=0.1, earned=False)
+    state, nothing = server.start(CATALOGUE), np.zeros(2)
+    for restored, gain, expected in ((False, 0.1, 4.0), (True, 0.0, 0.5)):
+        summed = SummedUpdates(2, nothing, nothing, FAR, np.array([restored, False]), np.array([gain, 0.0]))
+        state, _ = server.learn(state, reports(np.zeros((2, 2))), summed)
+        assert state.share.tolist() == [expected, 4.0]
+
+
 def test_sums_steps_and_shares_follow_their_models_and_new_ones_start_anew() -> None:
     state = TuningState(np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([5, 6]), np.array([4.0, 0.0625]))
     nobody = np.zeros(0, dtype=np.int64)

@@ -34,6 +34,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         "ROWS": {"published": Row("ofms-ft", tuned=True), "frozen": OFMS_FT, "method": METHOD},
         "FURTHER_ROWS": {"random": Row("rms-ft", {"fine_tuning_rate": 0})},
         "LIMITS": {"all models held": Row("ofms-ft", METHOD.given, holds_all=True)},
+        "TUNED": Row("ofms-ft", tuned=True),
+        "TUNED_ABLATION": {"frozen": {"fine_tuning_rate": 0}, "by use": {"gradient_weight": "use"}},
         "ABLATION": {"no rate": {"learning_rate": 0.01}, "bounded": {"loss_bound": "clip"}},
         "BUDGETS": ("5",),
     }.items():
@@ -77,7 +79,7 @@ def test_tables_of_policies_budgets_and_ingredients(
     assert {cell for table in empty.tables for row in table.rows for cell in row[1:]} <= {"–", ""}
     assert empty.figures == []
     section = measure(seeds=2)
-    main, budgets, ablation = section.tables
+    main, budgets, ablation, tuned = section.tables
     assert main.header == ["", "digits, %", "down"]
     assert [row[0] for row in main.rows] == [
         *("published", "frozen", "method", "random", "the best single model in hindsight", "all models held")
@@ -89,6 +91,9 @@ def test_tables_of_policies_budgets_and_ingredients(
     assert [row[1] for row in budgets.rows] == [row[1] for row in main.rows[:3]], "the same cells at the same budget"
     assert ablation.name == "method-ablation-5"
     assert ablation.rows[0][1] == main.rows[2][1]
+    assert tuned.name == "method-ablation-tuned"
+    assert [row[0] for row in tuned.rows] == ["nothing left out", "frozen", "by use"]
+    assert [row[1] for row in tuned.rows[:2]] == [row[1] for row in main.rows[:2]]
     assert "Seeds: digits 2." in main.notes
     assert [figure.name for figure in section.figures] == ["method", "method-ablation"]
 
@@ -108,6 +113,12 @@ def test_tables_of_policies_budgets_and_ingredients(
     changes = 100 * (np.concatenate(scores(0.01)) - np.concatenate(scores(1.0)))
     assert changes.size == 2 * SMALL["clients"]
     assert ablation.rows[1][2] == f"{changes.mean():.2f} ± {changes.std() / np.sqrt(changes.size):.2f}"
+
+
+def test_without_fine_tuning_there_are_as_many_seeds_as_of_frozen_rows() -> None:
+    rows = method._without(Row("ofms-ft", {"window": 9}, tuned=True), method_rows.TUNED_ABLATION)
+    assert {label for label, row in rows.items() if not row.tuned} == {"no fine-tuning"}
+    assert all(row.given["window"] == 9 for row in rows.values())
 
 
 def test_numbers_of_seeds() -> None:
@@ -156,6 +167,10 @@ def test_compared_policies_share_outputs(tmp_path: Path, computed: list[int]) ->
 
 def test_every_row_and_ingredient_has_known_settings() -> None:
     rows = {**method_rows.ROWS, **method_rows.FURTHER_ROWS, **method_rows.LIMITS}
-    rows |= {label: replace(method_rows.METHOD, given=off) for label, off in method_rows.ABLATION.items()}
+    for whole, ablation in (
+        (method_rows.METHOD, method_rows.ABLATION),
+        (method_rows.TUNED, method_rows.TUNED_ABLATION),
+    ):
+        rows |= {label: replace(whole, given=off) for label, off in ablation.items()}
     for label, row in rows.items():
         assert row.given.keys() <= setting_names(row.policy), label

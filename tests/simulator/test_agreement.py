@@ -251,10 +251,11 @@ def test_the_global_model_alone_is_fine_tuned_and_downloaded_anew(problem: str) 
         assert (exchange.plan.update_weight[:, [0, *range(2, len(dictionary))]] == 0).all()
 
 
+@pytest.mark.parametrize("tuned", [BY_USE, {"fine_tuned": "global", "model": 1}], ids=["by use", "global"])
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_models_that_fine_tuning_made_worse_go_back(problem: str) -> None:
+def test_models_that_fine_tuning_made_worse_go_back(problem: str, tuned: dict[str, Any]) -> None:
     """Steps a hundred times too long make models worse: both simulators go back to the same first versions."""
-    settings = {"fine_tuning_rate": 100.0, "control_every": 2, "tune_every": 1, "warm_up": 0} | BY_USE
+    settings = {"fine_tuning_rate": 100.0, "control_every": 2, "tune_every": 1, "warm_up": 0} | tuned
     fused, parameters, loopback, expected = both(problem, "late-hedge", 1, torch.float64, **settings)
     controls = [exchange for exchange in fused if exchange.index > 1 and exchange.index % 2]
     assert not any(exchange.grants.version.any() for exchange in controls), "first versions are granted"

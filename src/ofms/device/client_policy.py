@@ -39,6 +39,7 @@ def describe_policy(policy: Policy, trust: Trust = NO_TRUST) -> dict[str, Any]:
             "remembers": policy.remembers,
             "pooling": policy.pooling,
             "own_model": policy.own_model,
+            "uploaded": None if policy.uploaded is None else list(policy.uploaded),
             "offset_memories": list(policy.offset_memories),
         }
         same = read_policy(values, trust).client == policy.client
@@ -66,6 +67,7 @@ def read_policy(values: Mapping[str, Any], trust: Trust = NO_TRUST) -> ClientPol
         remembers=given.remembers,
         pooling=given.pooling,
         own_model=given.own_model,
+        uploaded=given.uploaded,
         offset_memories=given.offset_memories,
     )
 

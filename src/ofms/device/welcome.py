@@ -43,6 +43,7 @@ class WelcomedPolicy(msgspec.Struct):
     remembers: _Number = 0
     pooling: Pooling = "mean"
     own_model: _Number | None = None
+    uploaded: tuple[_Number, ...] | None = None
     offset_memories: tuple[Annotated[float, msgspec.Meta(gt=0, le=1)], ...] = ()
 
 

@@ -32,9 +32,18 @@ from ofms.policies.tuning_server import TuningServer
 
 # Clients send gradients times this; the server's steps do not depend on it.
 _LOCAL_RATE = 0.01
-# FedAdam's β₂.
-_SQUARE_MOMENTUM = 0.999
-_EVERY_USED = 6
+
+
+@dataclass(frozen=True)
+class _Tuning:
+    """Settings that depend on what is fine-tuned, where none are given."""
+
+    every: int
+    control_every: int
+    square_momentum: float
+
+
+_GLOBAL, _BY_USE = _Tuning(1, 0, 0.999), _Tuning(6, 60, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +215,7 @@ class Client:
         if self.shared is None:
             return self._visitors(state, state.budgets)
         largest, own = int(state.costs.max()), int(state.costs[0, self.shared])
-        roomy = state.budgets >= own + 2 * largest
+        roomy = (state.budgets >= own + 2 * largest) & self.settings.hold_global
         certain = self._visitors(state, state.budgets - np.where(roomy, own, 0))
         certain[:, self.shared] |= roomy
         return certain
@@ -234,13 +243,15 @@ def build(settings: LateHedge, fleet: Fleet) -> Policy:
         fleet.require_upload(int(fleet.catalogue.upload[shared]))
     elif tuned:
         fleet.require_upload(most_upload(fleet.catalogue, int(fleet.budgets.max())))
+    usual = _BY_USE if shared is None else _GLOBAL
+    control_every, squares = settings.control_every, settings.square_momentum
     local = GradientStep(
         rate=_LOCAL_RATE,
         window=settings.window,
         warm_up=settings.warm_up,
-        every=settings.tune_every or (_EVERY_USED if shared is None else 1),
+        every=settings.tune_every or usual.every,
         objective=settings.objective,
-        control_every=settings.control_every if shared is None else 0,
+        control_every=usual.control_every if control_every is None else control_every,
     )
     return Policy(
         client=client,
@@ -250,7 +261,7 @@ def build(settings: LateHedge, fleet: Fleet) -> Policy:
         reports_use=tuned,
         weighs_by_use=tuned and shared is None,
         momentum=settings.momentum,
-        square_momentum=0.0 if shared is None else _SQUARE_MOMENTUM,
+        square_momentum=usual.square_momentum if squares is None else squares,
         loss_bound="raw",
         remembers=client.exchanges * client.interval,
         pooling="log",

@@ -59,6 +59,9 @@ class LateHedge:
     model: Annotated[
         ModelName | None, Doc("The global model; none: the one with the most parameters, the first of several.")
     ] = None
+    hold_global: Annotated[
+        bool, Doc("Whether clients always hold the global model, where two others always fit beside it.")
+    ] = True
     fine_tuning_rate: Annotated[
         float,
         Range(0),
@@ -72,19 +75,26 @@ class LateHedge:
     momentum: Annotated[
         float, Range(0, 0.99), Doc("β, the decay of the server's momentum.", "d ← β·d - g; FedAdam's β₁")
     ] = 0.9
+    square_momentum: Annotated[
+        Annotated[float, Range(0, 0.9999)] | None,
+        Doc(
+            "The decay of the mean squares of updates; 0: momentum alone; none: 0.999 for the global model, 0 by use.",
+            "FedAdam's β₂",
+        ),
+    ] = None
     tune_every: Annotated[
         Count | None,
         Doc("Clients fine-tune in one of so many exchanges; none: in all for the global model, in one of 6 otherwise."),
     ] = None
     warm_up: WarmUp = 10
     control_every: Annotated[
-        int,
-        Range(0),
+        Annotated[int, Range(0)] | None,
         Doc(
-            "For models that are used: after one of so many exchanges, and first after half as many, clients compare "
-            "them with their first versions, and those that became worse go back to them; 0: never."
+            "After one of so many exchanges, and first after half as many, clients compare fine-tuned models with "
+            "their first versions, and those that became worse go back to them; 0: never; none: 60 for models that "
+            "are used, 0 for the global model, which predicts worse while clients hold its first version."
         ),
-    ] = 60
+    ] = None
     objective: Annotated[
         Objective,
         Doc(
@@ -100,6 +110,9 @@ class LateHedge:
             if named is not None:
                 remedy = "it names the global model; leave it out, or set fine_tuned to global"
                 raise InvalidInput("model", self.model, remedy)
+            if not self.hold_global:
+                remedy = "there is no global model; leave it out, or set fine_tuned to global"
+                raise InvalidInput("hold_global", "false", remedy)
             return None
         if self.objective != "own":
             remedy = "the global model is fine-tuned for its own loss: give own, or set fine_tuned to used"

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+
 from ofms.core.draws import ClientDraws, Draws
 from ofms.core.messages import Catalogue, Grants, Plan, Reports
 from ofms.core.pooling import Pooling
@@ -136,6 +138,8 @@ class ClientPolicy:
         A model of which every client has a copy of its own: it starts from the shared parameters when they are sent,
         is fine-tuned by `local` after every exchange with weight 1, predicts in place of the shared model, and is never
         uploaded (its update weight must be 0).
+    uploaded
+        The models whose updates clients upload; None for all that they hold.
     offset_memories
         Discounts γ with which clients learn offsets that they add to their predictions (`ofms.policies.offsets`); none
         for no offset. The policy must remember samples.
@@ -152,7 +156,12 @@ class ClientPolicy:
     remembers: int = 0
     pooling: Pooling = "mean"
     own_model: int | None = None
+    uploaded: tuple[int, ...] | None = None
     offset_memories: tuple[float, ...] = ()
+
+    def tuned(self, held: Flags) -> Flags:
+        """[N, K] the held models whose updates clients upload."""
+        return held if self.uploaded is None else held & np.isin(np.arange(held.shape[1]), self.uploaded)
 
     def observed(self, plan: Plan) -> Flags:
         """[N, K] the models that a client evaluates when a label arrives."""
@@ -170,8 +179,6 @@ class Policy(ClientPolicy):
         measuring regret.
     upload_groups
         Number of upload groups, regardless of the bandwidth; None to derive it from the bandwidth.
-    uploaded
-        The models whose updates clients upload; None for all that they hold.
     mixes
         Whether predictions are mixtures, so that a client incurs the loss of its prediction, not the expected loss of
         one drawn model; only for measuring regret. Logarithmic pools always are.
@@ -188,7 +195,6 @@ class Policy(ClientPolicy):
     server: ServerHalf[Any]
     expected_weights: Callable[[Any, Any], Floats]
     upload_groups: int | None = None
-    uploaded: tuple[int, ...] | None = None
     mixes: bool = False
     momentum: float = 0.0
     square_momentum: float = 0.0

@@ -178,9 +178,7 @@ class ServerSession:
         """alg:6, steps 12 to 14; None if the policy does not fine-tune."""
         if self.policy.local is None:
             return None
-        if self.policy.uploaded is not None:
-            held = held & np.isin(np.arange(held.shape[1]), self.policy.uploaded)
-        needs, bandwidth = upload_needs(held, self.fleet.catalogue.upload), self.fleet.bandwidth
+        needs, bandwidth = upload_needs(self.policy.tuned(held), self.fleet.catalogue.upload), self.fleet.bandwidth
         if self.policy.upload_groups is not None:
             bandwidth = -(-needs.size // self.policy.upload_groups) * int(needs.max())
         return draw_group(needs, bandwidth, draws.single(Purpose.GROUP))

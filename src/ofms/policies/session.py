@@ -173,7 +173,7 @@ class ClientSession:
         reported = np.where(plan.held, losses, np.nan) if self.policy.reports_losses else None
         if is_control(self.policy.local, state.exchange):
             nothing = np.zeros(plan.held.shape)
-            reported = np.where(plan.held, nothing if compared is None else compared, np.nan)
+            reported = np.where(self.policy.tuned(plan.held), nothing if compared is None else compared, np.nan)
         elif self.policy.reports_use:
             reported = state.recent.losses_by_use(plan.update_weight)
         reports = Reports(state.exchange, state.client, reported, plan.update_weight > 0)

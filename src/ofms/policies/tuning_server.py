@@ -78,7 +78,7 @@ class TuningServer:
         moved = summed.norms > 0
         if summed.restored.any() or summed.gains.any():
             earned = self.share * np.clip(_FURTHER * summed.gains, _CAUTION, 1.0)
-            share = np.where(summed.gains > 0, earned, state.share)
+            share = np.where(self.earned & (summed.gains > 0), earned, state.share)
             state = replace(state, share=np.where(summed.restored, _CAUTION * share, share))
         if reports.losses is None or not moved.any():
             return state, np.zeros(moved.size)

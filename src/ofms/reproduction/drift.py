@@ -10,8 +10,8 @@ import numpy as np
 
 from ofms.drawing.charts import Curve
 from ofms.drawing.tables import Table
-from ofms.reproduction.bench import Bench, Figure, Section, title_of
-from ofms.reproduction.method_rows import ABLATION, FROZEN_OFMS_FT, METHOD, SIMPLE_ROWS, Row
+from ofms.reproduction.bench import IMAGE_SETS, Bench, Figure, Section, title_of
+from ofms.reproduction.method_rows import ABLATION, FROZEN_OFMS_FT, METHOD, SIMPLE_ROWS, TUNED, Row
 from ofms.reproduction.summaries import (
     best_row,
     drift_cells,
@@ -33,12 +33,13 @@ _FURTHER_KINDS = {"digits": ("rotate",)}
 _REFERENCE = "OFMS-FT, frozen"
 
 
-# The policies, with frozen dictionaries.
+# The policies, but for one with frozen dictionaries.
 _ROWS = {
     "MAB": Row("mab"),
     "budgeted expert advice": Row("budgeted-experts"),
     _REFERENCE: FROZEN_OFMS_FT,
     "late hedging, frozen": METHOD,
+    "late hedging, fine-tuned": TUNED,
     "late hedging, one memory": replace(METHOD, given={**METHOD.given, **ABLATION["one memory"]}),
     **SIMPLE_ROWS,
 }
@@ -49,27 +50,34 @@ Runs = dict[tuple[str, str], list[Result]]
 def drift(bench: Bench) -> Section:
     """Policies on streams that drift, one table and one chart per dataset."""
     columns = list(bench.columns) if bench.chosen else [*bench.columns, "digits"]
-    default = 1 if bench.size.quick else _SEEDS
-    bench = replace(bench, size=replace(bench.size, seeds=bench.size.seeds or default), cached=True)
+    bench = replace(bench, cached=True)
     tables, figures = [], []
     for column in columns:
         kinds = (*_KINDS, *_FURTHER_KINDS.get(column, ()))
         runs = {
-            (label, kind): bench.runs(column, row.policy, drift=kind, **row.given)
+            (label, kind): _with_seeds(bench, column, row).runs(column, row.policy, drift=kind, **row.given)
             for kind in kinds
             for label, row in _ROWS.items()
         }
         tables.append(_table(bench, column, kinds, runs))
         figures += _figure(bench, column, kinds, runs)
     text = (
-        "Frozen dictionaries, B = 5. `switch`: each client's majority class (A, B, C) or site (A, B, A) changes "
-        "after a third and two thirds of the rounds; `gradual`: the same changes, each spread over a sixth of the "
+        "Frozen dictionaries but for one row, B = 5. `switch`: each client's majority class (A, B, C) or site (A, B, "
+        "A) changes after a third and two thirds of the rounds; `gradual`: the same changes, each over a sixth of the "
         "rounds; `recurring`: A, B, A, B; `rotate`: images turn by up to 45°. Dynamic regret, per round and in the "
         "selection loss, is against the best model of each phase (each third with `rotate`). A client has recovered "
         "from a change when its mean over the next ten rounds is within 5 points of accuracy, or a quarter of the "
         "squared error, of the phase's best model over the phase; if it never is, all rounds of the phase count."
     )
     return Section("drift", "Drift", text, tables, figures)
+
+
+def _with_seeds(bench: Bench, column: str, row: Row) -> Bench:
+    """Three seeds by default, one if image models are fine-tuned."""
+    if bench.size.seeds is not None:
+        return bench
+    count = 1 if bench.size.quick or (row.tuned and column in IMAGE_SETS) else _SEEDS
+    return replace(bench, size=replace(bench.size, seeds=count))
 
 
 def _table(bench: Bench, column: str, kinds: Sequence[str], runs: Runs) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,18 @@ from ofms.drawing.dots import Dot, DotPanel
 from ofms.drawing.tables import Table
 from ofms.reproduction.bench import BUDGETS, IMAGE_SETS, Bench, DotFigure, Section, title_of
 from ofms.reproduction.cells import Cell
-from ofms.reproduction.method_rows import ABLATION, COLUMNS, FROZEN_OFMS_FT, FURTHER_ROWS, LIMITS, METHOD, ROWS, Row
+from ofms.reproduction.method_rows import (
+    ABLATION,
+    COLUMNS,
+    FROZEN_OFMS_FT,
+    FURTHER_ROWS,
+    LIMITS,
+    METHOD,
+    ROWS,
+    TUNED,
+    TUNED_ABLATION,
+    Row,
+)
 from ofms.reproduction.summaries import (
     best_row,
     column_results,
@@ -35,12 +47,16 @@ def method(bench: Bench) -> Section:
     """The method's tables and charts."""
     bench = bench if bench.chosen else replace(bench, columns=COLUMNS)
     runs = _runs(bench, {**ROWS, **FURTHER_ROWS, **LIMITS}, _BUDGET)
-    variants = {_WHOLE: METHOD} | {
-        label: replace(METHOD, given={**METHOD.given, **off}) for label, off in ABLATION.items()
-    }
-    ablations = {budget: _runs(bench, variants, budget) for budget in BUDGETS}
+    ablations = {budget: _runs(bench, _without(METHOD, ABLATION), budget) for budget in BUDGETS}
+    tuned = _runs(bench, _without(TUNED, TUNED_ABLATION), _BUDGET)
     tables = [_main_table(bench, runs), _budget_table(bench)]
-    tables += [_ablation_table(bench, budget, found) for budget, found in ablations.items()]
+    title = "Late hedging, frozen, with one ingredient left out"
+    tables += [
+        _ablation_table(bench, f"method-ablation-{budget}", f"{title}: B = {budget}", found)
+        for budget, found in ablations.items()
+    ]
+    title = f"Late hedging, fine-tuned, with one ingredient left out or changed: B = {_BUDGET}"
+    tables.append(_ablation_table(bench, "method-ablation-tuned", title, tuned))
     title = f"The policies at B = {_BUDGET} with their spread over clients; dotted: the best single model in hindsight"
     figures = [
         DotFigure("method", title, _main_panels(bench, runs)),
@@ -129,8 +145,15 @@ def _budget_table(bench: Bench) -> Table:
     )
 
 
-def _ablation_table(bench: Bench, budget: str, runs: Runs) -> Table:
-    rows = [[label] for label in (_WHOLE, *ABLATION)]
+def _without(whole: Row, ablation: Mapping[str, Mapping[str, Any]]) -> dict[str, Row]:
+    """A row, and those with one of its ingredients left out; those without fine-tuning are frozen rows."""
+    rows = {label: replace(whole, given={**whole.given, **off}) for label, off in ablation.items()}
+    frozen = {label: replace(row, tuned=row.given.get("fine_tuning_rate") != 0) for label, row in rows.items()}
+    return {_WHOLE: whole, **frozen}
+
+
+def _ablation_table(bench: Bench, name: str, title: str, runs: Runs) -> Table:
+    rows = [[label] for label in dict.fromkeys(label for label, _ in runs)]
     header = [""]
     for column in bench.columns:
         header += [f"{title_of(column)}, {unit(column, bench.store.trust)}", "change", "down"]
@@ -139,8 +162,8 @@ def _ablation_table(bench: Bench, budget: str, runs: Runs) -> Table:
             change = "" if row[0] == _WHOLE else show(_change(runs[_WHOLE, column], results))
             row += [show(summarise(results)), change, _models_down(bench, column, results)]
     return Table(
-        f"method-ablation-{budget}",
-        f"Late hedging, frozen, with one ingredient left out: B = {budget}, mean ± standard deviation over clients",
+        name,
+        f"{title}, mean ± standard deviation over clients",
         header,
         rows,
         notes=[

@@ -28,6 +28,7 @@ class Row:
 
 
 METHOD = Row("late-hedge", {"fine_tuning_rate": 0})
+TUNED = Row("late-hedge", tuned=True)
 FROZEN_OFMS_FT = Row("ofms-ft", {"fine_tuning_rate": 0})
 
 # Measured at each budget.
@@ -36,7 +37,7 @@ ROWS = {
     "OFMS-FT, frozen": FROZEN_OFMS_FT,
     "late hedging, frozen": METHOD,
     "late hedging, fine-tuned by use": Row("late-hedge", {"fine_tuned": "used"}, tuned=True),
-    "late hedging, fine-tuned": Row("late-hedge", tuned=True),
+    "late hedging, fine-tuned": TUNED,
 }
 # One line each, with frozen models.
 SIMPLE_ROWS = {
@@ -64,4 +65,13 @@ ABLATION: dict[str, dict[str, Any]] = {
     "always omission": {"outside": "omitted"},
     "always the draw": {"outside": "drawn"},
     "always the draw, nothing kept": {"outside": "drawn", "keep": False},
+}
+
+# Changes of TUNED's settings.
+TUNED_ABLATION: dict[str, dict[str, Any]] = {
+    "no fine-tuning": {"fine_tuning_rate": 0},
+    "all models, by use": {"fine_tuned": "used"},
+    "momentum instead of FedAdam": {"square_momentum": 0},
+    "held like any other model": {"hold_global": False},
+    "goes back if it became worse": {"control_every": 60},
 }

@@ -156,7 +156,7 @@ class Setup:
         if event.anew or event.rollback or self.places != before.places or self.schedule != before.schedule:
             return True
         ours, theirs = self.built, before.built
-        known = ("local", "loss_bound", "observes", "remembers", "pooling", "own_model", "offset_memories")
+        known = ("local", "loss_bound", "observes", "remembers", "pooling", "own_model", "uploaded", "offset_memories")
         if any(getattr(ours, name) != getattr(theirs, name) for name in known):
             return True
         staying = sorted(set(self.members) & set(before.members))
