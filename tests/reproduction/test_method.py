@@ -32,6 +32,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         "METHOD": METHOD,
         "FROZEN_OFMS_FT": OFMS_FT,
         "ROWS": {"published": Row("ofms-ft", tuned=True), "frozen": OFMS_FT, "method": METHOD},
+        "SIMPLE_ROWS": {"other": Row("mab")},
         "FURTHER_ROWS": {"random": Row("rms-ft", {"fine_tuning_rate": 0})},
         "LIMITS": {"all models held": Row("ofms-ft", METHOD.given, holds_all=True)},
         "TUNED": Row("ofms-ft", tuned=True),
@@ -88,14 +89,19 @@ def test_tables_of_policies_budgets_and_ingredients(
     assert all("±" in row[1] and float(row[2]) >= 0 for row in main.rows if row[0] != main.rows[4][0])
     # Six models of one size are all held, so that each is downloaded once in twelve rounds.
     assert main.rows[5][2] == f"{6 / 12:.2f}"
-    assert [row[1] for row in budgets.rows] == [row[1] for row in main.rows[:3]], "the same cells at the same budget"
+    assert [row[1] for row in budgets.rows[:3]] == [row[1] for row in main.rows[:3]], (
+        "the same cells at the same budget"
+    )
+    assert [row[0] for row in budgets.rows] == [
+        f"{label}, B = 5" for label in ("published", "frozen", "method", "other")
+    ]
     assert ablation.name == "method-ablation-5"
     assert ablation.rows[0][1] == main.rows[2][1]
     assert tuned.name == "method-ablation-tuned"
     assert [row[0] for row in tuned.rows] == ["nothing left out", "frozen", "by use"]
     assert [row[1] for row in tuned.rows[:2]] == [row[1] for row in main.rows[:2]]
     assert "Seeds: digits 2." in main.notes
-    assert [figure.name for figure in section.figures] == ["method", "method-ablation"]
+    assert [figure.name for figure in section.figures] == ["method", "method-ablation", "method-ablation-tuned"]
 
     monkeypatch.setattr(cells, "simulate", lambda *rest, **more: pytest.fail("run again"))
     assert measure(seeds=2) == section, "finished cells are not run again"

@@ -20,6 +20,7 @@ from ofms.reproduction.method_rows import (
     LIMITS,
     METHOD,
     ROWS,
+    SIMPLE_ROWS,
     TUNED,
     TUNED_ABLATION,
     Row,
@@ -64,6 +65,11 @@ def method(bench: Bench) -> Section:
             "method-ablation",
             f"What leaving out an ingredient changes at B = {_BUDGET}, with its standard error; better is to the right",
             _ablation_panels(bench, ablations[_BUDGET]),
+        ),
+        DotFigure(
+            "method-ablation-tuned",
+            f"What leaving out an ingredient of fine-tuning changes at B = {_BUDGET}; better is to the right",
+            _ablation_panels(bench, tuned),
         ),
     ]
     text = (
@@ -128,11 +134,12 @@ def _main_table(bench: Bench, runs: Runs) -> Table:
 
 
 def _budget_table(bench: Bench) -> Table:
-    found = {budget: _runs(bench, ROWS, budget) for budget in BUDGETS}
+    compared = {**ROWS, **SIMPLE_ROWS}
+    found = {budget: _runs(bench, compared, budget) for budget in BUDGETS}
     header = ["", *(f"{title_of(column)}, {unit(column, bench.store.trust)}" for column in bench.columns)]
     rows = [
         [f"{label}, B = {budget}", *(show(summarise(found[budget][label, column])) for column in bench.columns)]
-        for label in ROWS
+        for label in compared
         for budget in BUDGETS
     ]
     return Table(
@@ -153,7 +160,7 @@ def _without(whole: Row, ablation: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 
 def _ablation_table(bench: Bench, name: str, title: str, runs: Runs) -> Table:
-    rows = [[label] for label in dict.fromkeys(label for label, _ in runs)]
+    rows = [[label] for label in _labels(runs)]
     header = [""]
     for column in bench.columns:
         header += [f"{title_of(column)}, {unit(column, bench.store.trust)}", "change", "down"]
@@ -192,7 +199,7 @@ def _ablation_panels(bench: Bench, runs: Runs) -> list[DotPanel]:
     panels = []
     for column in bench.columns:
         dots = []
-        for label in ABLATION:
+        for label in _labels(runs)[1:]:
             change = _change(runs[_WHOLE, column], runs[label, column])
             results = runs[label, column]
             sign = -1 if results and results[0].metric == "mse" else 1
@@ -220,6 +227,10 @@ def _models_down(bench: Bench, column: str, results: Sequence[Result]) -> str:
         result.figures["bytes_down"] / (result.config.clients * result.config.rounds * size) for result in results
     ]
     return f"{np.mean(downloads):.2f}"
+
+
+def _labels(runs: Runs) -> list[str]:
+    return list(dict.fromkeys(label for label, _ in runs))
 
 
 def _label_of(row: Row) -> str:

@@ -39,12 +39,12 @@ ROWS = {
     "late hedging, fine-tuned by use": Row("late-hedge", {"fine_tuned": "used"}, tuned=True),
     "late hedging, fine-tuned": TUNED,
 }
-# One line each, with frozen models.
+# One line each, with frozen models; measured at each budget, too.
 SIMPLE_ROWS = {
     "the best model of the first 50 labels": Row("explore-then-commit"),
     "follow the leader": Row("follow-the-leader"),
 }
-# Measured at one budget, below those above.
+# In the main table, below those above.
 FURTHER_ROWS = {"Fed-POE": Row("fed-poe", tuned=True), **SIMPLE_ROWS}
 # Not possible within the memory, so never the best row.
 LIMITS = {
