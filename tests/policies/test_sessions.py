@@ -445,6 +445,9 @@ def test_fine_tuned_models_go_back_that_are_worse_or_lost() -> None:
     assert session.restored(state, replace(reports, exchange=7)).tolist() == [False, False, True, False]
     assert session.restored(state, replace(reports, losses=None)).tolist() == [False, False, True, False]
     assert session.restored(state, replace(reports, left_out=None)).tolist() == [False, True, False, False]
+    other, _ = recorded(1.0, uploaded=(2,))
+    assert other.restored(state, reports).tolist() == [False, False, True, False], "nobody fine-tunes the second"
+    assert not other.restored(state, replace(reports, left_out=None)).any()
 
 
 def test_a_server_half_is_told_nothing_of_quarantined_updates() -> None:
