@@ -155,7 +155,8 @@ class ServerSession:
         lost = tuned & reports.lost() & ~state.quarantined
         if reports.losses is None or not is_control(self.policy.local, reports.exchange):
             return lost
-        return lost | (self.policy.tuned(tuned[None])[0] & clearly_worse(reports.losses))
+        worse: Flags = self.policy.tuned(tuned[None])[0] & clearly_worse(reports.losses)
+        return lost | worse
 
     def _moderate(self, reports: Reports) -> Reports:
         """With robust aggregation, the reports with losses that a few clients cannot move far."""
