@@ -90,6 +90,7 @@ class LateAnswers(ChangingFleet):
         return encode_tensors(self._first_version(model)) if control else self.encoded_model(model)
 
     def _read_answer(self, envelope: Envelope, grants: Grants) -> Answer:
+        control = is_control(self.policy.local, grants.exchange)
         return read_answer(
             envelope,
             grants,
@@ -99,7 +100,7 @@ class LateAnswers(ChangingFleet):
             largest_update=self.largest_update,
             most_loss=most_loss(self.policy, self.fleet.schedule),
             only_updated=self.policy.reports_use,
-            control=is_control(self.policy.local, grants.exchange),
+            compared=self.policy.tuned(grants.held) if control else None,
         )
 
     def _head(self, exchange: int) -> dict[str, Any]:

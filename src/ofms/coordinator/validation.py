@@ -100,7 +100,7 @@ def read_answer(
     largest_update: float,
     most_loss: float | None,
     only_updated: bool,
-    control: bool,
+    compared: Flags | None,
 ) -> Answer:
     """Read the report and the updates of a client to whom `grants` were sent.
 
@@ -112,9 +112,9 @@ def read_answer(
         The largest possible loss of a model in an exchange where the server learns from losses, else None.
     only_updated
         Whether losses are those of the models that the client fine-tuned, not of all that it held.
-    control
-        Whether they are what fine-tuning lost against first versions, of all held models: shares of one number from -1
-        to 1, whatever `most_loss` is.
+    compared
+        [1, K] the models of which they are what fine-tuning lost against first versions: shares of one number from -1
+        to 1, whatever `most_loss` is; None if they are losses.
     """
     models = len(catalogue)
     part = envelope.part("report")
@@ -122,9 +122,9 @@ def read_answer(
     losses = None
     if most_loss is not None:
         losses = require_array(part, "losses", (1, models), "f").astype(np.float64)
-        only_updated &= not control
         expected = updated & grants.held if only_updated else grants.held
-        if control:
+        if compared is not None:
+            expected = compared
             _require_comparisons(losses[expected])
         elif not ((losses[expected] >= 0) & (losses[expected] <= most_loss)).all():
             which = "fine-tuned" if only_updated else "held"
