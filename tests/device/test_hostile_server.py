@@ -167,6 +167,17 @@ def test_a_second_welcome_of_other_models_or_offsets_is_refused(
     device.receive(encode(later))
 
 
+@pytest.mark.parametrize(("name", "value"), [("own_model", 999), ("uploaded", [0, 999])])
+def test_a_welcome_that_names_a_model_that_is_not_in_the_dictionary_is_refused(
+    name: str, value: Any, device: Device
+) -> None:
+    welcome = coordinator_for(problem()[0], "ofms-ft").welcome(0)
+    remedy = rf"^message = {name.split('_')[0]} model 999: the dictionary has \d+ models"
+    with pytest.raises(InvalidInput, match=remedy):
+        device.receive(changed(decode(welcome), ("policy", name), value))
+    device.receive(welcome)
+
+
 @pytest.mark.parametrize("exchange", ["../../escaped", -1, 10**30, 1.5, None, [1], {"a": 1}, "0x1"])
 def test_a_number_that_is_none_is_not_taken(exchange: Any, device: Device) -> None:
     grant = joined(device)

@@ -11,10 +11,11 @@ import torch
 
 from ofms.models.dictionary import Dictionary
 from ofms.models.zoo import mlp
-from ofms.reproduction import cells
+from ofms.reproduction import cells, drift
 from ofms.reproduction.bench import Bench, Figure, Section, Size
 from ofms.reproduction.cells import CellStore
 from ofms.reproduction.comparison import comparison
+from ofms.reproduction.method_rows import METHOD, TUNED, Row
 from ofms.reproduction.page import write_section
 from ofms.reproduction.targets import TARGETS
 
@@ -67,6 +68,17 @@ def test_the_table_has_three_columns_per_kind(models: str, tmp_path: Path, monke
     assert again.tables == found.tables
     for one, other in zip(figure.panels, same_figure.panels, strict=True):
         assert [curve.values.tolist() for curve in one[1]] == [curve.values.tolist() for curve in other[1]]
+
+
+def test_fine_tuned_image_models_have_one_seed_and_all_else_three() -> None:
+    def seeds(column: str, row: Row, **size: Any) -> list[int]:
+        made = Bench(CellStore(Path("cells")), [column], Size(**size))
+        return list(drift._with_seeds(made, column, row).size.seed_range(column))
+
+    for column, row, expected in (("mnist", TUNED, 1), ("mnist", METHOD, 3), ("air", TUNED, 3), ("digits", METHOD, 3)):
+        assert seeds(column, row) == [0, 1, 2][:expected]
+        assert seeds(column, row, quick=True) == [0]
+        assert seeds(column, row, seeds=2, first_seed=4) == [4, 5]
 
 
 def test_a_comparison_shows_drift(models: str, tmp_path: Path) -> None:

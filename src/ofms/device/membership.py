@@ -111,8 +111,10 @@ def read_membership(welcome: Envelope, budget: int, trust: Trust = NO_TRUST, bac
     storage, upload = (np.array([getattr(each, key) for each in models], np.int64) for key in ("storage", "upload"))
     catalogue = Catalogue(names, storage, upload, np.zeros(len(names), dtype=np.int64), values.revision)
     policy = read_policy(values.policy, trust)
-    if policy.own_model is not None and policy.own_model >= len(names):
-        raise InvalidInput("message", f"own model {policy.own_model}", f"the dictionary has {len(names)} models")
+    own = () if policy.own_model is None else (policy.own_model,)
+    for which, numbers in (("own model", own), ("uploaded model", policy.uploaded or ())):
+        if numbers and max(numbers) >= len(names):
+            raise InvalidInput("message", f"{which} {max(numbers)}", f"the dictionary has {len(names)} models")
     architectures = [
         Architecture(each.name, each.architecture, each.options, each.trainable, each.graphs) for each in models
     ]
